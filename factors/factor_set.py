@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError as FactorError
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.numbers import positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
 
@@ -71,24 +72,17 @@ class FactorLadder:
         """Return the index of the set that rotates a sequence of ``num_tokens`` tokens.
 
         Raises:
-            FactorError: when the sequence is longer than the ladder.
+            FieldError: when the sequence is longer than the ladder.
         """
         for index, factor_set in enumerate(self.sets):
             if num_tokens <= factor_set.max_length:
                 return index
-        raise FactorError(
-            f"a sequence of {num_tokens} tokens is longer than the factor ladder's end, {self.max_length} tokens"
+        raise FieldError(
+            "prompt",
+            "a sequence of {tokens} tokens is longer than the factor ladder's end, {end} tokens",
+            tokens=num_tokens,
+            end=self.max_length,
         )
-
-    def index_of(self, name: str) -> int:
-        """Return the index of the set named ``name``.
-
-        Raises:
-            FactorError: when no set has that name.
-        """
-        if name not in self.names:
-            raise FactorError(f"unknown factor set {quoted(name)}; this server has {', '.join(map(repr, self.names))}")
-        return self.names.index(name)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the ladder as plain JSON values, the inverse of :meth:`checked`."""

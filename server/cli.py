@@ -15,14 +15,7 @@ PROGRAM = "ropeswitch"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: Arguments after the program's name (default: those of this process).
-
-    Returns:
-        The exit code: 0, or 2 for bad input, with one line on standard error.
-    """
+    """Run one command and return its exit code: 0, or 2 for bad input, with one line on standard error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["serve"]:
@@ -50,8 +43,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.factors import cli as factors
     from ropeswitch.loadtests.client import cli as loadtest
     from ropeswitch.model_patches.guard import cli as patches
-    from ropeswitch.server.patches import SERVER_PATCHES
-    from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
+    from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
     parser: argparse.ArgumentParser = Parser(prog=PROGRAM, description=description)

@@ -19,20 +19,16 @@ def main() -> int:
     """Check once and return the exit code: 0, or 1 if the server is not ready or not reachable."""
     url = os.environ.get(VARIABLE, URL)
     try:
-        _ask(url)
+        try:
+            urllib.request.urlopen(url, timeout=TIMEOUT).close()
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND or VARIABLE in os.environ:
+                raise
+            urllib.request.urlopen(urllib.parse.urljoin(url, VLLM_PATH), timeout=TIMEOUT).close()
     except (OSError, ValueError) as error:
         print(f"ropeswitch: {url}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _ask(url: str) -> None:
-    try:
-        urllib.request.urlopen(url, timeout=TIMEOUT).close()
-    except urllib.error.HTTPError as error:
-        if error.code != HTTPStatus.NOT_FOUND or VARIABLE in os.environ:
-            raise
-        urllib.request.urlopen(urllib.parse.urljoin(url, VLLM_PATH), timeout=TIMEOUT).close()
 
 
 if __name__ == "__main__":

@@ -1,120 +1,134 @@
-"""Lists the upstream symbols that the API server replaces, each with the upstream functions it relies on.
+"""Lists what the API server relies on in vLLM: the symbols that it replaces, and the texts that it matches.
 
-Two classes are subclassed: vLLM makes its engine client and that one's output processor from ours (``classes.py``). Of the
-third, a renderer, two methods are wrapped. Three records replace nothing (``unchanged``): our middlewares, routes and a stat
-logger depend on them. The workers report ``registry.PATCHES``, which includes none of these.
-
-A record omits callers of a replaced method if a changed caller fails loudly, or costs only a header, a metric or speed.
-Messages and log texts that the server matches are in ``upstream_texts.py``.
+Two classes are subclassed: vLLM makes its engine client and that one's output processor from ours. Of the third, a renderer,
+two methods are wrapped. Three records replace nothing (``unchanged``): our middlewares, routes and a stat logger depend on
+them. A record omits callers of a replaced method that fail loudly, or cost only a header, a metric or speed.
 """
 
-from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch, Reading
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
-_LAUNCHER = "vllm.entrypoints.launchers.launcher"
-_METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
-_MANAGER = "vllm.v1.metrics.loggers.StatLoggerManager"
-_ENGINE_CLIENT = "vllm.v1.engine.core_client"
-_MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
+_CORE_CLIENT = "vllm.v1.engine.core_client"
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
+_METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
+_MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
+_MANAGER = "vllm.v1.metrics.loggers.StatLoggerManager"
+
+
+def _patch(target: str, kind: str, file: str, tests: str, breaks: str, *relies_on: str) -> Patch:
+    """Return a record; ``breaks`` is what would go wrong if one of the functions that it relies on changed."""
+    return Patch(target, kind, f"server/{file}", dict.fromkeys(relies_on, breaks), tests=f"tests/server/{tests}")
+
 
 SERVER_PATCHES = (
-    Patch(
-        target=_CLIENT,
-        kind="subclassed",
-        file="server/app/engine_client.py",
-        tests="tests/server/test_context.py",
-        relies_on=dict.fromkeys(
-            (
-                f"{_CLIENT}.generate",
-                f"{_CLIENT}.encode",
-                f"{_CLIENT}.shutdown",
-                "vllm.renderers.inputs.preprocess.extract_prompt_len",
-                f"{_OUTPUTS}.abort_requests",
-                f"{_LAUNCHER}.serve_http",
-            ),
-            "a prompt would enter without its set, or its answer miss its headers",
-        ),
+    _patch(
+        _CLIENT,
+        "subclassed",
+        "app/engine_client.py",
+        "test_context.py",
+        "a prompt would enter without its set, or its answer miss its headers",
+        f"{_CLIENT}.generate",
+        f"{_CLIENT}.encode",
+        f"{_CLIENT}.shutdown",
+        "vllm.renderers.inputs.preprocess.extract_prompt_len",
+        f"{_OUTPUTS}.abort_requests",
+        "vllm.entrypoints.launchers.launcher.serve_http",
     ),
-    Patch(
-        target=_METRICS,
-        kind="unchanged",
-        file="server/metrics/scheduling_metrics.py",
-        tests="tests/server/test_scheduling_metrics.py",
-        relies_on=dict.fromkeys(
-            (
-                _METRICS,
-                f"{_ENGINE_CLIENT}.AsyncMPClient._call_utility_async",
-            ),
-            "the metrics of the engines' schedulers would be missing",
-        ),
+    _patch(
+        _METRICS,
+        "unchanged",
+        "metrics/scheduling_metrics.py",
+        "test_scheduling_metrics.py",
+        "the metrics of the engines' schedulers would be missing",
+        _METRICS,
+        f"{_CORE_CLIENT}.AsyncMPClient._call_utility_async",
     ),
     # The last --middleware is outside the middlewares that it adds. The others show whether a prompt is still waiting.
-    Patch(
-        target=_MIDDLEWARE,
-        kind="unchanged",
-        file="server/front/front.py",
-        tests="tests/server/front/",
-        relies_on=dict.fromkeys(
-            (
-                _MIDDLEWARE,
-                f"{_OUTPUTS}.add_request",
-                f"{_OUTPUTS}.process_outputs",
-            ),
-            "a request would pass the front unchecked",
-        ),
+    _patch(
+        _MIDDLEWARE,
+        "unchanged",
+        "front/front.py",
+        "front/",
+        "a request would pass the front unchecked",
+        _MIDDLEWARE,
+        f"{_OUTPUTS}.add_request",
+        f"{_OUTPUTS}.process_outputs",
     ),
-    Patch(
-        target=_RENDERER,
-        kind="wrapped",
-        file="server/front/bodies/renderer.py",
-        tests="tests/server/ingest/test_renderer.py",
-        relies_on=dict.fromkeys(
-            (
-                f"{_RENDERER}.validate_token_ids",
-                f"{_RENDERER}._tokenize_singleton_prompt_async",
-                f"{_RENDERER}._tokenize_prompt",
-            ),
-            "token IDs would pass unchecked",
-        ),
+    _patch(
+        _RENDERER,
+        "wrapped",
+        "front/bodies/renderer.py",
+        "ingest/test_renderer.py",
+        "token IDs would pass unchecked",
+        f"{_RENDERER}.validate_token_ids",
+        f"{_RENDERER}._tokenize_singleton_prompt_async",
+        f"{_RENDERER}._tokenize_prompt",
     ),
-    Patch(
-        target=_OUTPUTS,
-        kind="subclassed",
-        file="server/metrics/outputs.py",
-        tests="tests/server/length_metrics/test_outputs.py",
-        relies_on=dict.fromkeys(
-            (
-                f"{_OUTPUTS}.add_request",
-                f"{_OUTPUTS}._update_stats_from_output",
-                f"{_OUTPUTS}._update_stats_from_finished",
-                f"{_OUTPUTS}.abort_requests",
-                f"{_OUTPUTS}.propagate_error",
-                f"{_OUTPUTS}.do_tracing",
-                # Ignores prefill statistics except those of a first output.
-                f"{_OUTPUTS}.process_outputs",
-                # They abort their request inside the except clause that shows the reason.
-                f"{_CLIENT}.generate",
-                f"{_CLIENT}.encode",
-                # They send a request once it has been added, and do not read its prompt afterwards.
-                f"{_CLIENT}.add_request",
-                f"{_CLIENT}._add_request",
-                f"{_ENGINE_CLIENT}.AsyncMPClient.add_request_async",
-                f"{_ENGINE_CLIENT}.DPAsyncMPClient.add_request_async",
-                f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
-            ),
-            "metrics by length would count other requests, or a long prompt be lost",
-        ),
+    _patch(
+        _OUTPUTS,
+        "subclassed",
+        "metrics/outputs.py",
+        "length_metrics/test_outputs.py",
+        "metrics by length would count other requests, or a long prompt be lost",
+        f"{_OUTPUTS}.add_request",
+        f"{_OUTPUTS}._update_stats_from_output",
+        f"{_OUTPUTS}._update_stats_from_finished",
+        f"{_OUTPUTS}.abort_requests",
+        f"{_OUTPUTS}.propagate_error",
+        f"{_OUTPUTS}.do_tracing",
+        # Ignores prefill statistics except those of a first output.
+        f"{_OUTPUTS}.process_outputs",
+        # They abort their request inside the except clause that shows the reason.
+        f"{_CLIENT}.generate",
+        f"{_CLIENT}.encode",
+        # They send a request once it has been added, and do not read its prompt afterwards.
+        f"{_CLIENT}.add_request",
+        f"{_CLIENT}._add_request",
+        f"{_CORE_CLIENT}.AsyncMPClient.add_request_async",
+        f"{_CORE_CLIENT}.DPAsyncMPClient.add_request_async",
+        f"{_CORE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
     ),
     # Passes every step's statistics to each logger in its list, one of which is ours.
-    Patch(
-        target=_MANAGER,
-        kind="unchanged",
-        file="server/metrics/outputs.py",
-        tests="tests/server/length_metrics/test_outputs.py",
-        relies_on=dict.fromkeys(
-            (f"{_MANAGER}.record",), "metrics by length would count other requests, or a long prompt be lost"
-        ),
+    _patch(
+        _MANAGER,
+        "unchanged",
+        "metrics/outputs.py",
+        "length_metrics/test_outputs.py",
+        "metrics by length would stay at zero",
+        f"{_MANAGER}.record",
     ),
+)
+
+_BODIES = "server/front/error_bodies.py"
+_REFUSALS = "server/start/refusals.py"
+_TOKENS = "vllm.renderers.params.TokenizeParams"
+_WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
+
+# Startup and ``ropeswitch patches check`` look for each text in vLLM's source; the server relies on nothing else there.
+UPSTREAM_TEXTS = (
+    # Error messages with the code ``context_length_exceeded``.
+    Reading(_BODIES, f"{_TOKENS}._text_len_check", ("This model's maximum context length is ",)),
+    Reading(_BODIES, f"{_TOKENS}._token_len_check", ("This model's maximum context length is ",)),
+    Reading(
+        _BODIES,
+        "vllm.v1.engine.input_processor.InputProcessor._validate_prompt_len",
+        ("longer than the maximum model length of ",),
+    ),
+    Reading(_BODIES, f"{_TOKENS}.__post_init__", ("cannot be greater than ",)),
+    # Log calls at which a process reports why it failed to start.
+    Reading(
+        _REFUSALS,
+        "vllm.v1.engine.core.EngineCoreProc.run_engine_core",
+        ('logger.exception("EngineCore failed to start.")',),
+    ),
+    Reading(_REFUSALS, f"{_WORKER}.worker_main", ('logger.exception("WorkerProc failed to start.")',)),
+    Reading(_REFUSALS, f"{_WORKER}._execute_worker_rpc", ('logger.exception("WorkerProc hit an exception.")',)),
+    # The error that reports an engine process that exited during startup.
+    Reading(
+        _REFUSALS, "vllm.v1.engine.utils.wait_for_engine_startup", ("Engine core initialization failed. ", "{finished}")
+    ),
+    # Functions whose presence in a traceback marks a refusal.
+    Reading(_REFUSALS, "vllm.engine.arg_utils.EngineArgs.create_engine_config", ("def create_engine_config(",)),
+    Reading(_REFUSALS, "vllm.entrypoints.launchers.launcher.setup_server", ("def setup_server(",)),
 )

@@ -208,7 +208,7 @@ class _Requests:
         # All prompts repeat one token; the salt keeps their prefixes apart.
         salt = arrival.session or name
         if self._ladder is not None:
-            placement = asked_placement(self._ladder, params, len(prompt), salt, limited=True)
+            placement = asked_placement(self._ladder, params, len(prompt), salt)
             params, salt = placement.carried_by(params), placement.salt
         return Request(
             name, prompt, params, None, arrival_time=arrival.at, cache_salt=salt, priority=priority,

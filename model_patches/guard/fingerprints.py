@@ -103,7 +103,7 @@ def resolve(path: str) -> tuple[Any, str, Any]:
             raise RegistryError(f"{path}: its module cannot be imported ({error})") from error
         try:
             for part in parts[split:-1]:
-                # An API server's engine client is our subclass, which keeps upstream's (`server/app/classes.py`).
+                # An API server's engine client is our subclass, which keeps upstream's (`server/app/engine_client.py`).
                 owner = inspect.unwrap(getattr(owner, part))
             return owner, parts[-1], inspect.getattr_static(owner, parts[-1])
         except AttributeError:

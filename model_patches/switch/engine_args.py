@@ -31,7 +31,7 @@ from ropeswitch.model_patches.switch.config.settings import (
 from ropeswitch.model_patches.switch.config.text_config import overrides, text_config, with_overrides
 from ropeswitch.model_patches.switch.config.variables import SOURCES
 from ropeswitch.model_patches.switch.engine import patching
-from ropeswitch.model_patches.switch.engine.process_inputs import placing, placing_filled_in_limits
+from ropeswitch.model_patches.switch.engine.process_inputs import placing
 from ropeswitch.model_patches.switch.kv import connectors
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 
@@ -66,10 +66,10 @@ def configure_from_key(engine_args: Any) -> None:
         base = base_line(settings.theta, hf_config.base, str(hf_config.get("model_type")))
         for line in (*made.lines(engine_args.max_model_len), base, *([RESERVES] if settings.policy == RESERVE else [])):
             logger.info("ropeswitch: %s", line)
-    configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     # `AsyncEngineArgs` come from `vllm serve` and other users of `AsyncLLM`.
-    placed = placing_filled_in_limits if isinstance(engine_args, AsyncEngineArgs) else placing
-    patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", placed)
+    settings = replace(settings, fills_in_limits=isinstance(engine_args, AsyncEngineArgs))
+    configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
+    patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", placing)
 
 
 def settings_from_key(
@@ -91,7 +91,7 @@ def settings_from_key(
         FactorError: for an invalid factor file or ladder, or a model without a ladder.
         UnsupportedError: for an unknown field or a model that a ladder cannot rotate.
     """
-    known = (*SOURCES, "native_window", "theta", "origins", *_OPTIONS)
+    known = (*SOURCES, "native_window", "theta", "origins", "fills_in_limits", *_OPTIONS)
     where = f"additional_config.{KEY}"
     if not isinstance(key, Mapping):
         raise UnsupportedError(f"{where}: {key!r} must be a JSON object")

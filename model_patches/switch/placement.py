@@ -6,13 +6,14 @@ need it first. vLLM carries it to the engine: ``cache_salt`` is in the hash of b
 connectors that key by tokens carry it; ``extra_args`` has the rest. A request that outgrows its set is placed again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.model_patches.switch.config.settings import (
     ANSWER_LIMIT,
     ANSWER_LIMIT_FIELD,
@@ -102,7 +103,7 @@ class Placement:
             num_prompt_tokens: How many of them are its prompt.
 
         Raises:
-            FactorError: when the sequence is longer than the ladder.
+            FieldError: when the sequence is longer than the ladder.
         """
         return place(
             ladder,
@@ -137,13 +138,13 @@ def place(
         client_salt: The ``cache_salt`` that the client sent, or None.
 
     Raises:
-        FactorError: for an unknown set, or a sequence longer than the ladder.
+        FieldError: for an unknown set, or a sequence longer than the ladder.
     """
     policy = policy if limit is not None and forced is None else BY_LENGTH
     length = num_tokens
     if policy == RESERVE and limit is not None:
         length = max(length, ladder.reserved_length(num_prompt_tokens or num_tokens, limit))
-    index = set_for(ladder.sets, length, forced)
+    index = ladder.sets.index_for(length) if forced is None else named_set(ladder.sets.names, forced)
     salt = salt_of(ladder.keys[index], client_salt)
     return Placement(index, ladder.sets.names[index], salt, policy, forced is not None, limit)
 
@@ -198,8 +199,7 @@ def asked_placement(
     num_tokens: int,
     client_salt: str | None,
     *,
-    limited: bool,
-    forced: str | None = None,
+    filled_in: bool = False,
 ) -> Placement:
     """Place a prompt by its parameters.
 
@@ -208,17 +208,17 @@ def asked_placement(
         params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
         num_tokens: The prompt's length.
         client_salt: The ``cache_salt`` that the client sent, or None.
-        limited: Whether the client or the server limits the output; otherwise vLLM has set the limit to the rest of the
-            context.
-        forced: The set that the request asks for in another way, such as by its model's name, or None.
+        filled_in: Whether a missing output limit would be filled in with the rest of the context, so that a limit that ends
+            there counts as none.
 
     Raises:
-        FactorError: for an unknown set or policy, a policy with a forced set, an invalid output limit for a decode engine,
+        FieldError: for an unknown set or policy, a policy with a forced set, an invalid output limit for a decode engine,
             or a prompt longer than the ladder.
     """
-    policy = asked_policy(params) or ladder.policy
-    limit = answer_limit(params) if limited and getattr(params, "max_tokens", None) is not None else None
-    forced = forced_set(params) if forced is None else forced
+    policy, limit = asked_policy(params) or ladder.policy, getattr(params, "max_tokens", None)
+    if limit is not None:
+        limit = None if filled_in and num_tokens + limit == ladder.max_model_len else answer_limit(params)
+    forced = extra_of(params).get(FORCED_SET)
     return place(ladder, num_tokens, limit=limit, policy=policy, forced=forced, client_salt=client_salt)
 
 
@@ -239,29 +239,20 @@ def with_extra(params: Any, values: Mapping[str, Any]) -> Any:
     return copied
 
 
-def set_for(ladder: FactorLadder, num_tokens: int, forced: str | None) -> int:
-    """Return the index of the set for ``num_tokens`` tokens: the forced one, else the first that is long enough.
+def named_set(names: Sequence[str], name: object) -> int:
+    """Return the index of the set that a request names.
 
     Raises:
-        FactorError: when the forced name is unknown or the sequence is longer than the ladder.
+        FieldError: when it is not the name of a set.
     """
-    return ladder.index_for(num_tokens) if forced is None else ladder.index_of(forced)
-
-
-def forced_set(params: Any) -> str | None:
-    """Return the name of the set that a request forces, or None.
-
-    Args:
-        params: ``vllm.SamplingParams``, with the name in ``extra_args`` (``vllm_xargs`` over HTTP), or
-            ``vllm.PoolingParams``, with the name in ``extra_kwargs``.
-
-    Raises:
-        FactorError: when the value is not a string.
-    """
-    name = extra_of(params).get(FORCED_SET)
-    if name is not None and not isinstance(name, str):
+    if not isinstance(name, str):
         raise FieldError(FORCED_FIELD, "{name!r} must be the name of a factor set", name=name)
-    return name
+    if name not in names:
+        known = ", ".join(map(repr, names))
+        raise FieldError(
+            FORCED_FIELD, "unknown factor set {name}; this server has {known}", name=quoted(name), known=known
+        )
+    return names.index(name)
 
 
 def asked_policy(sampling_params: Any) -> str | None:
@@ -280,7 +271,7 @@ def asked_policy(sampling_params: Any) -> str | None:
     if extra.get(FORCED_SET) is not None:
         raise FieldError(
             POLICY_FIELD,
-            "{policy!r} cannot be combined with {forced}, which keeps the request in one set; leave one of the two out",
+            "{policy!r} cannot be combined with {forced} or MODEL@SET, which keep the request in one set; leave one out",
             policy=policy,
             forced=FORCED_FIELD,
         )

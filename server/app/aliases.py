@@ -4,31 +4,18 @@
 separates model and set. The name is resolved in the body, before any handler looks it up, so handlers know models only.
 """
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from ropeswitch.factors.errors import FieldError
-from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
-from ropeswitch.model_patches.switch.placement import FORCED_FIELD
-from ropeswitch.server.front.error_bodies import refusal_body
-from ropeswitch.server.front.refusal import invalid_body
+from ropeswitch.model_patches.switch.placement import FORCED_FIELD, named_set
 
 SEPARATOR = "@"
-_BODY = "http.request"
 
 
 @dataclass(frozen=True)
 class Alias:
-    """The model name ``MODEL@SET`` of a request.
-
-    Attributes:
-        name: The whole name.
-        model: The model's own name.
-        factor_set: The set that it asks for.
-    """
+    """The model name ``MODEL@SET`` of a request: the whole name, the model's own name and the set."""
 
     name: str
     model: str
@@ -80,21 +67,14 @@ class Aliases:
         """
         if asked is None:
             return
-        if not isinstance(asked, str):
-            raise FieldError(FORCED_FIELD, "{asked!r} must be the name of a factor set", asked=asked)
+        named_set(self.sets, asked)
         if alias is not None and asked != alias.factor_set:
             raise FieldError(
                 "model",
-                "{name!r} asks for the factor set {factor_set!r}, but {field} for {asked!r}; leave one of them out",
+                "{name!r} asks for another factor set than {field}, {asked!r}; leave one of them out",
                 name=alias.name,
-                factor_set=alias.factor_set,
                 field=FORCED_FIELD,
                 asked=asked,
-            )
-        if asked not in self.sets:
-            known = ", ".join(map(repr, self.sets))
-            raise FieldError(
-                FORCED_FIELD, "unknown factor set {asked!r}; this server has {known}", asked=asked, known=known
             )
 
     def cards(self, cards: list[Any]) -> list[Any]:
@@ -107,58 +87,3 @@ class Aliases:
 
     def _serves(self, name: str) -> bool:
         return name in self.models.lora_requests or self.models.is_base_model(name)
-
-
-class AliasedBodies:
-    """Middleware of plain ``vllm serve``: replaces an alias in a JSON body by its model, and forces its set.
-
-    ``ropeswitch serve`` does the same where it parses a body (``ingest/request.py``).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        aliases: Aliases = scope["app"].state.ropeswitch.aliases
-        messages = [await receive()]
-        while messages[-1]["type"] == _BODY and messages[-1].get("more_body", False):
-            messages.append(await receive())
-        body = b"".join(each.get("body", b"") for each in messages)
-        values = _object(body)
-        try:
-            alias = aliases.find(values.get("model"))
-        except FieldError as error:
-            content = refusal_body(invalid_body(f"model: {error.reason}", "model"), anthropic=False)
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-            await send({"type": "http.response.start", "status": 400, "headers": headers})
-            await send({"type": "http.response.body", "body": content})
-            return
-        if alias is not None:
-            body = json.dumps({**values, "model": alias.model}).encode()
-            lengthy = [header for header in scope["headers"] if header[0] != b"content-length"]
-            scope = {**scope, "headers": [*lengthy, (b"content-length", str(len(body)).encode())]}
-            messages = [{"type": _BODY, "body": body, "more_body": False}]
-        token = set_of_model_name.set(None if alias is None else alias.factor_set)
-        left = iter(messages)
-
-        async def replayed() -> Message:
-            return next(left, None) or await receive()
-
-        try:
-            await self.app(scope, replayed, send)
-        finally:
-            set_of_model_name.reset(token)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object that may name an alias; empty for any other body."""
-    if SEPARATOR.encode() not in body:
-        return {}
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -2,51 +2,40 @@
 
 vLLM loads it only if ``VLLM_PLUGINS`` names it, and the ``ropeswitch`` command sets that variable. What it adds to plain
 ``vllm serve`` is in ``vllm_serve.py``.
-
-A process is set up in three steps, each of which needs the previous one: :func:`_checked` refuses an engine that is not
-fully patched; :func:`_parts` makes every part, and all of them go into the app's state at once; :func:`_wrap` changes vLLM's
-own objects. The order within the last two steps does not matter.
 """
 
+import asyncio
 from argparse import Namespace
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import State
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError
-from ropeswitch.model_patches.guard.records import CLIENTS
-from ropeswitch.model_patches.guard.registry import applied, in_play, require
+from ropeswitch.model_patches.guard.fingerprints import RegistryError
+from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.config.key import NAME
-from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.placement import EngineLadder
-from ropeswitch.server.app import engine_utilities, life_cycle, models_route, rope_route, vllm_adapter, vllm_serve
+from ropeswitch.server.app import engine_utilities, life_cycle, routes, vllm_adapter, vllm_serve
 from ropeswitch.server.app.aliases import Aliases
-from ropeswitch.server.app.engine_client import Prompts, RopeClient
-from ropeswitch.server.app.engine_watch import WATCH
+from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.app.tasks import start_tasks
 from ropeswitch.server.front.access_log.log import start as start_access_log
 from ropeswitch.server.front.bodies.renderer import separate_long_prompts
 from ropeswitch.server.front.bodies.routes import read_long_bodies
 from ropeswitch.server.front.inner import Inner
-from ropeswitch.server.front.limits.queue_limits import Admission
-from ropeswitch.server.front.state import FrontState, build
-from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.metrics.start import start as start_length_metrics
-from ropeswitch.server.patches import SERVER_PATCHES
+from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready
 from ropeswitch.server.ui import page, status
 from ropeswitch.server.ui.history import History
 from ropeswitch.server.ui.running import RunningSequences
-from ropeswitch.server.upstream_texts import UPSTREAM_TEXTS
 
 
 class RopeSwitchEndpoints:
@@ -59,11 +48,8 @@ class RopeSwitchEndpoints:
         if not _by_ropeswitch(app.state.args):
             vllm_serve.attach(app)
             return
-        app.include_router(rope_route.router)
-        app.include_router(models_route.router)
-        app.include_router(life_cycle.router)
-        app.include_router(page.router)
-        app.include_router(status.router)
+        for router in (routes.rope_router, routes.models_router, life_cycle.router, page.router, status.router):
+            app.include_router(router)
         read_long_bodies(app)
         app.add_middleware(Inner)
 
@@ -78,44 +64,25 @@ class RopeSwitchEndpoints:
             vllm_serve.start(engine_client, state, args)
             return
         try:
-            checked = await _checked(engine_client, args)
+            state.ropeswitch, coroutines = await _set_up(engine_client, state, args)
         except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.report(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        state.ropeswitch = parts = _parts(engine_client, args, checked, state.openai_serving_models)
-        _wrap(engine_client, checked)
+        life_cycle.WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
+        coroutines.append(ready.announce(state, args, vllm_adapter.first_request(engine_client, state)))
         # A task lives only as long as something references it.
-        queue_metrics = QueueMetrics(checked.front.queue, engine_client.model_config.served_model_name)
-        state.ropeswitch_tasks = start_tasks(checked.front.queue.watch(queue_metrics.refresh))
-        if parts.status.measured is not None:
-            state.ropeswitch_tasks += start_tasks(parts.status.measured.history.watch())
-        WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
-        state.ropeswitch_tasks += start_tasks(
-            ready.announce(state, args, vllm_adapter.first_request(engine_client, state))
-        )
+        state.ropeswitch_tasks = [asyncio.create_task(each) for each in coroutines]
+        for task in state.ropeswitch_tasks:
+            task.add_done_callback(_report)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A fully patched engine.
+async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[ServerParts, list[Any]]:
+    """Check the engine, make every part of the process, and change vLLM's own objects.
 
-    Attributes:
-        settings: The ladder and the scheduling settings.
-        ladder: The engine's ladder.
-        patches: The patches that its processes run.
-        front: API keys and request limits.
-        admission: Admits prompts to the queue.
-    """
+    Metrics need Prometheus, which vLLM has already set up.
 
-    settings: RopeSettings
-    ladder: EngineLadder
-    patches: Sequence[Patch]
-    front: FrontState
-    admission: Admission
-
-
-async def _checked(engine_client: Any, args: Namespace) -> _Checked:
-    """Check the engine, its workers and the flags.
+    Returns:
+        The parts, and coroutines to run for the life of the server.
 
     Raises:
         UnsupportedError: when a worker lacks a patch or a factor set, or the engine was not started by us.
@@ -127,63 +94,51 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
     if settings is None or not isinstance(engine_client, RopeClient):
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
     patches = in_play(engine_client.vllm_config)
-    check_reports(await engine_utilities.worker_reports(engine_client), settings.ladder, patches)
-    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in applied()]:
-        raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
-    max_model_len = engine_client.model_config.max_model_len
-    waits = vllm_adapter.prompt_waits(engine_client)
-    front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    return _Checked(settings, EngineLadder.of(settings, max_model_len), patches, front, admission)
-
-
-def _parts(engine_client: Any, args: Namespace, checked: _Checked, models: Any) -> ServerParts:
-    """Make every part of the process. Metrics need Prometheus, which vLLM has already set up."""
-    settings, ladder, model = checked.settings, checked.settings.ladder, engine_client.model_config
-    rope_info = rope_route.rope_info(settings, model.max_model_len, checked.patches)
-    length_metrics = start_length_metrics(engine_client, checked.ladder)
-    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
-    log, registry = args.ropeswitch_access_log, vllm_adapter.metrics_registry()
-    return ServerParts(
-        front=checked.front,
-        rope_info=rope_info,
-        aliases=Aliases(models, ladder.names, args.ladder_aliases),
-        status=status.StatusSource(
-            model=model.served_model_name,
-            rope=rope_info,
-            registry=registry,
-            measured=None
-            if length_metrics is None
-            else _measured(engine_client, length_metrics, ladder.names, registry),
-        ),
-        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
-        length_metrics=length_metrics,
-        access_log=None if log is None else start_access_log(log, ladder, engine_client),
-        prefill_progress=engine_utilities.prefill_progress(engine_client),
-        request_ids=args.enable_request_id_headers,
+    engine_utilities.check_reports(await engine_utilities.worker_reports(engine_client), settings.ladder, patches)
+    engine_utilities.check_process(patches)
+    sets, model = settings.ladder, engine_client.model_config
+    name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
+    front, admission = build(
+        args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError
     )
+    coroutines = [front.queue.watch(QueueMetrics(front.queue, name).refresh)]
 
-
-def _measured(engine_client: Any, metrics: LengthMetrics, names: Sequence[str], registry: Any) -> status.Measured:
-    """Return the measurements that the status page shows."""
-    states, computed = engine_client.output_processor.request_states, engine_utilities.computed_tokens(engine_client)
-    running = RunningSequences(states, names, computed)
-    return status.Measured(metrics, running, History(registry, metrics.plan.bands), names)
-
-
-def _wrap(engine_client: Any, checked: _Checked) -> None:
-    """Change vLLM's own objects: the engine client and its parts."""
-    if engine_client.output_processor.tracing_enabled:
+    metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
+    registry = vllm_adapter.get_prometheus_registry()
+    if metrics is not None:
+        history = History(registry, metrics.plan.bands)
+        coroutines.append(history.watch())
+        computed = engine_utilities.computed_tokens(engine_client)
+        running = RunningSequences(processor.request_states, sets.names, computed)
+        measured = status.Measured(metrics, running, history, sets.names)
+    if processor.tracing_enabled:
         # OpenTelemetry's packages are required only with tracing.
         from ropeswitch.server.metrics import traces
 
-        traces.start(engine_client.output_processor, checked.settings.ladder)
+        traces.start(processor, sets)
+
     separate_long_prompts(engine_client.renderer)
-    length = vllm_adapter.prompt_length(engine_client.model_config)
-    limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
-    bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
     engine_client.prompts = Prompts(
-        checked.ladder, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+        ladder,
+        admission,
+        partial(prompt_length, model),
+        limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
+        bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
     )
+    rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
+    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
+    parts = ServerParts(
+        front=front,
+        rope_info=rope,
+        aliases=Aliases(state.openai_serving_models, sets.names, args.ladder_aliases),
+        status=status.StatusSource(name, rope, registry, measured),
+        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
+        length_metrics=metrics,
+        access_log=None if log is None else start_access_log(log, sets, engine_client),
+        prefill_progress=engine_utilities.prefill_progress(engine_client),
+        request_ids=args.enable_request_id_headers,
+    )
+    return parts, coroutines
 
 
 def _by_ropeswitch(args: Namespace) -> bool:
@@ -191,25 +146,8 @@ def _by_ropeswitch(args: Namespace) -> bool:
     return hasattr(args, "ropeswitch_front")
 
 
-def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:
-    """Check that every worker runs every patch and the whole ladder.
-
-    Args:
-        reports: The ``patch_report`` of each worker.
-        ladder: The ladder that the server was started with.
-        patches: The patches that its engine needs.
-
-    Raises:
-        UnsupportedError: naming the worker and what it lacks.
-    """
-    if not reports:
-        raise UnsupportedError("patch_report: no worker answered, so the engine's patches cannot be verified")
-    for report in reports:
-        needed = (patch.target for patch in patches if patch.when != CLIENTS)
-        if missing := [target for target in needed if target not in report["patches"]]:
-            raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
-        if tuple(report["sets"]) != ladder.names:
-            raise UnsupportedError(
-                f"patch_report: worker {report['rank']} rotates with the sets {', '.join(report['sets'])}, "
-                f"the server with {', '.join(ladder.names)}"
-            )
+def _report(task: asyncio.Task[None]) -> None:
+    """Log the failure of a background task at once, not only when the task is garbage collected."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "a background task has failed", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

@@ -1,63 +1,44 @@
 """``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to place each prompt on the ladder, and to shut down in order.
 
-Every route reaches the engine through the engine client's ``generate`` and ``encode``. A prompt is placed once, when one of
-them is called, so a response's headers can name its set before its first output; the generators that they return are
-upstream's.
+Every route reaches the engine through ``generate`` and ``encode``. A prompt is placed when one of them is called, so a
+response's headers can name its set before its first output; the generators that they return are upstream's.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from ropeswitch.factors.errors import FieldError
-from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.switch.config.settings import (
-    FORCED_SET,
-    LADDER_POLICY,
-    PLACEMENT,
-)
-from ropeswitch.model_patches.switch.placement import FORCED_FIELD as FIELD
-from ropeswitch.model_patches.switch.placement import (
-    POLICY_FIELD,
-    EngineLadder,
-    Placement,
-    asked_placement,
-    extra_of,
-    set_for,
-    with_extra,
-)
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
+from ropeswitch.model_patches.switch.engine.patching import replace
+from ropeswitch.model_patches.switch.engine.process_inputs import placed
+from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, with_extra
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.app.engine_watch import WATCH
+from ropeswitch.server.app.life_cycle import WATCH
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.faults import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.limits.queue_limits import Admission
+from ropeswitch.server.metrics.outputs import WatchedOutputs
 
 
+@dataclass(frozen=True)
 class Prompts:
     """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
-    Args:
+    Attributes:
         ladder: The engine's ladder.
         admission: Admits prompts to the queue.
-        length: Counts a prompt's tokens (:func:`~ropeswitch.server.app.vllm_adapter.prompt_length`).
+        length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
     """
 
-    def __init__(
-        self,
-        ladder: EngineLadder,
-        admission: Admission,
-        length: Callable[[Any], int | None],
-        *,
-        limits_output: bool = False,
-        bounds_whitespace: bool = False,
-    ) -> None:
-        self._ladder = ladder
-        self._admission = admission
-        self._length = length
-        self._limits_output = limits_output
-        self._bounds_whitespace = bounds_whitespace
+    ladder: EngineLadder
+    admission: Admission
+    length: Callable[[Any], int | None]
+    limits_output: bool = False
+    bounds_whitespace: bool = False
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt on the ladder, and admit it to the queue.
@@ -71,22 +52,26 @@ class Prompts:
             The parameters for the engine, which carry the placement.
 
         Raises:
-            vllm.exceptions.VLLMValidationError: answered with a 400; see :func:`_placed`.
+            vllm.exceptions.VLLMValidationError: answered with a 400: an unknown set or policy, one that the route does not
+                support, a prompt longer than the ladder, or a number that the engine cannot be sent.
             RefusedError: when its length class is full, or it is too long.
         """
-        if (num_tokens := self._length(prompt)) is None:
+        if (num_tokens := self.length(prompt)) is None:
             return params
         _check_numbers(params)
         context = current.get()
-        limited = self._limits_output or context is None or context.asked.limited
-        salt = vllm_adapter.client_salt(prompt)
-        step = context is not None and context.asked.in_steps and bool(context.entered.placements)
-        placement = _placed(self._ladder, num_tokens, params, context, salt, limited=limited, step=step)
-        if not step:
-            sets = self._ladder.sets
-            length_class = set_for(sets, min(num_tokens, sets.max_length), None)
-            self._admission.admit(num_tokens, length_class, int(getattr(params, "n", None) or 1), request_id)
-        if self._bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
+        if context is not None and context.asked.alias is not None:
+            params = with_extra(params, {FORCED_SET: context.asked.alias.factor_set})
+        # vLLM's handlers fill in a limit that neither the body nor the server names.
+        filled_in = not (self.limits_output or context is None or context.asked.limited)
+        placement = placed(self.ladder, params, num_tokens, _client_salt(prompt), filled_in=filled_in)
+        if context is None or not _is_later_step(context):
+            if context is not None:
+                _check_support(context, params)
+                context.entered.placements.append(placement)
+            length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
+            self.admission.admit(num_tokens, length_class, int(getattr(params, "n", None) or 1), request_id)
+        if self.bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
         # Only this process makes a Placement; a client's field of that name is none (process_inputs.py).
         return with_extra(params, {PLACEMENT: placement})
@@ -100,6 +85,13 @@ class RopeClient(vllm_adapter.AsyncLLM):
     """
 
     prompts: Prompts
+
+    def waits(self, request_id: str) -> bool | None:
+        """Whether any answer of a request still waits for its prompt to be computed; None if the ID is unknown."""
+        # Read with get: it is a defaultdict, and indexing would add the key.
+        internal = self.output_processor.external_req_ids.get(request_id)
+        states = self.output_processor.request_states
+        return any(states[each].is_prefilling for each in internal) if internal else None
 
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
@@ -118,12 +110,29 @@ class RopeClient(vllm_adapter.AsyncLLM):
         super().shutdown(timeout=timeout)
 
 
-def _check_numbers(params: Any) -> None:
-    """Check that the engine can be sent a prompt's ``SamplingParams``; pydantic also reads numbers from strings.
+def prompt_length(model_config: Any, prompt: Any) -> int | None:
+    """Return the tokens of a prompt; None for a realtime session, whose length is unknown at its start."""
+    if isinstance(prompt, AsyncGenerator):
+        return None
+    return int(vllm_adapter.extract_prompt_len(model_config, prompt))
 
-    Raises:
-        vllm.exceptions.VLLMValidationError: answered with a 400, for an integer of more than 64 bits.
-    """
+
+def use_our_classes() -> None:
+    """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
+    replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
+    replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
+
+
+def _client(_: Any) -> Any:
+    return RopeClient
+
+
+def _outputs(_: Any) -> Any:
+    return WatchedOutputs
+
+
+def _check_numbers(params: Any) -> None:
+    """Refuse an integer of more than 64 bits, which the engine cannot be sent; pydantic also reads numbers from strings."""
     values = {name: getattr(params, name) for name in getattr(params, "__struct_fields__", ())}
     if (detection := values.get("repetition_detection")) is not None:
         values |= {f"repetition_detection.{name}": value for name, value in vars(detection).items()}
@@ -132,62 +141,32 @@ def _check_numbers(params: Any) -> None:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
 
 
-def _placed(
-    ladder: EngineLadder,
-    num_tokens: int,
-    params: Any,
-    context: RequestContext | None,
-    salt: str | None,
-    *,
-    limited: bool,
-    step: bool,
-) -> Placement:
-    """Place a prompt, and record the placement in the request's context.
+def _client_salt(prompt: Any) -> str | None:
+    """Return the ``cache_salt`` that a client sent with a prompt, or None."""
+    if not isinstance(prompt, dict):
+        return None
+    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
+    inner = prompt.get("decoder_prompt")
+    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
 
-    Args:
-        ladder: The engine's ladder.
-        num_tokens: The prompt's length.
-        params: Its parameters.
-        context: The request's context, or None.
-        salt: The client's ``cache_salt``, or None.
-        limited: Whether the request or the server limits the output; otherwise vLLM's handlers have set the limit to the
-            rest of the context.
-        step: Whether the prompt is a step of an answer, such as one of a beam search.
 
-    Raises:
-        vllm.exceptions.VLLMValidationError: answered with a 400, when the set that the request asks for is unknown, or
-            is not supported on its route, or the prompt is longer than the ladder.
-    """
-    asked = extra_of(params)
-    alias = context.asked.alias.factor_set if context is not None and context.asked.alias is not None else None
-    try:
-        if alias is not None and (policy := asked.get(LADDER_POLICY)) is not None:
-            raise FieldError(
-                POLICY_FIELD,
-                "{policy!r} cannot be combined with a model name that forces a set; leave one out",
-                policy=policy,
+def _is_later_step(context: RequestContext) -> bool:
+    """Whether a prompt extends an earlier one of its answer: each beam search of a body, and each response, has a task."""
+    if not context.asked.in_steps:
+        return False
+    task, answers = asyncio.current_task(), context.entered.answers
+    later = task in answers
+    answers.add(task)
+    return later
+
+
+def _check_support(context: RequestContext, params: Any) -> None:
+    """Refuse a set or policy that the body names, but its route does not pass on."""
+    for field, value in ((FORCED_SET, context.asked.factor_set), (LADDER_POLICY, context.asked.policy)):
+        if value is not None and extra_of(params).get(field) is None:
+            name = f"vllm_xargs.{field}"
+            raise vllm_adapter.validation_error(
+                f"{name}: {value!r} is not supported here: pooling, beam search and routes that do not read vllm_xargs go "
+                "by length and the server's policy; leave it out, or name the set in the model: MODEL@SET",
+                name,
             )
-        limited = limited or num_tokens + (getattr(params, "max_tokens", None) or 0) != ladder.max_model_len
-        placement = asked_placement(ladder, params, num_tokens, salt, limited=limited, forced=alias)
-    except FactorError as error:
-        # The ladder's own errors name no field: an unknown set, or a prompt that is too long.
-        field = FIELD if asked.get(FORCED_SET) is not None else "prompt"
-        field = error.field if isinstance(error, FieldError) else field
-        message = error.reason if isinstance(error, FieldError) else str(error)
-        raise vllm_adapter.validation_error(f"{field}: {message}", field) from error
-    if context is None or step:
-        return placement
-    if not placement.forced and context.asked.factor_set is not None:
-        raise vllm_adapter.validation_error(
-            f"{FIELD}: {context.asked.factor_set!r} is not supported here: pooling, beam search and routes that do not read "
-            "vllm_xargs choose the factor set by length alone; leave it out, or name the set in the model: MODEL@SET",
-            FIELD,
-        )
-    if context.asked.policy is not None and asked.get(LADDER_POLICY) is None:
-        raise vllm_adapter.validation_error(
-            f"{POLICY_FIELD}: {context.asked.policy!r} is not supported here: pooling, beam search and routes that do not "
-            "read vllm_xargs go by the server's --ladder-policy; leave it out",
-            POLICY_FIELD,
-        )
-    context.entered.placements.append(placement)
-    return placement

@@ -1,14 +1,47 @@
 """Calls utilities of engines and workers: reports of patches and scheduling, and prompt progress."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.model_patches.guard.fingerprints import Patch
+from ropeswitch.model_patches.guard.records import CLIENTS
+from ropeswitch.model_patches.guard.registry import applied
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.app.life_cycle import LIFE
 
-# The answer of an engine that is shutting down to every utility call; upstream raises it as a bare Exception.
-_LEAVING = "Server shutting down"
+
+def check_process(patches: Sequence[Patch]) -> None:
+    """Check that this process, an API server, runs every patch of engine clients.
+
+    Raises:
+        UnsupportedError: naming the missing patch.
+    """
+    ours = applied()
+    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in ours]:
+        raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
+
+
+def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:
+    """Check by the ``patch_report`` of each worker that it runs every patch and the whole ladder.
+
+    Raises:
+        UnsupportedError: naming the worker and what it lacks.
+    """
+    if not reports:
+        raise UnsupportedError("patch_report: no worker answered, so the engine's patches cannot be verified")
+    needed = [patch.target for patch in patches if patch.when != CLIENTS]
+    for report in reports:
+        if missing := [target for target in needed if target not in report["patches"]]:
+            raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
+        if tuple(report["sets"]) != ladder.names:
+            raise UnsupportedError(
+                f"patch_report: worker {report['rank']} rotates with the sets {', '.join(report['sets'])}, "
+                f"the server with {', '.join(ladder.names)}"
+            )
 
 
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
@@ -25,39 +58,41 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
 def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
     """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index.
 
-    Each returns None if its engine is dead or shutting down.
+    Each returns None if its engine is dead, or this process is shutting down.
     """
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
-    return {index: partial(_scheduling_report, client, engine) for index, engine in engines}
-
-
-async def _scheduling_report(client: Any, engine: bytes) -> dict[str, float] | None:
-    report: dict[str, float] | None = await _utility(client, engine, "scheduling_report")
-    return report
+    return {index: partial(_utility, client, engine, "scheduling_report") for index, engine in engines}
 
 
 async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
-    """Return the result of an engine's utility; None if the engine is dead or shutting down."""
+    """Return the result of an engine's utility; None if the engine is dead, or this process is shutting down."""
     try:
         return await client._call_utility_async(name, *arguments, engine=engine)
     except Exception as error:
-        if str(error) != _LEAVING and not vllm_adapter.is_dead_engine(error):
+        # An engine that shuts down raises a bare Exception.
+        if not LIFE.leaving and not vllm_adapter.is_dead_engine(error):
             raise
         return None
 
 
-def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
-    """Make a function that returns the computed or cached prompt tokens, by internal request ID.
+async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return the prompt tokens that are computed or cached, and those that are cached, of requests that an engine knows."""
+    asked = (_utility(client, engine, "prefill_progress", list(request_ids)) for engine in client.core_engines)
+    return {
+        request_id: tuple(found) for each in await asyncio.gather(*asked) for request_id, found in (each or {}).items()
+    }
 
-    It leaves out requests that no engine knows.
+
+def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
+    """Make a function that returns the computed or cached prompt tokens of the requests that an engine knows.
+
+    The IDs are internal ones.
     """
-    client = engine_client.engine_core
 
     async def computed(request_ids: list[str]) -> dict[str, int]:
-        asked = (_utility(client, engine, "prefill_progress", request_ids) for engine in client.core_engines)
-        answers = await asyncio.gather(*asked)
-        return {request_id: tokens for each in answers for request_id, (tokens, _cached) in (each or {}).items()}
+        progress = await _progress(engine_client.engine_core, request_ids)
+        return {request_id: tokens for request_id, (tokens, _) in progress.items()}
 
     return computed
 
@@ -67,14 +102,10 @@ def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int,
 
     Of a request with several answers, the furthest one counts. Both numbers are 0 if no engine knows the request.
     """
-    client, processor = engine_client.engine_core, engine_client.output_processor
 
     async def progress(request_id: str) -> tuple[int, int]:
-        furthest = (0, 0)
-        if internal := processor.external_req_ids.get(request_id):
-            for engine in client.core_engines:
-                found = await _utility(client, engine, "prefill_progress", list(internal))
-                furthest = max([furthest, *(tuple(each) for each in (found or {}).values())])
-        return furthest
+        internal = engine_client.output_processor.external_req_ids.get(request_id) or ()
+        found = await _progress(engine_client.engine_core, internal) if internal else {}
+        return max(found.values(), default=(0, 0))
 
     return progress

@@ -1,13 +1,19 @@
 """The life cycle of an API server process: ready, then leaving, when running requests finish and new ones are refused.
 
-On SIGTERM vLLM stops its engine first and then its HTTP server. In between, requests are answered with 500, and if several
-API servers share an engine, their streamed responses break off. Here ``AsyncLLM.shutdown``, which a stopping server calls
-first (``engine_client.py`` overrides it), waits for the requests in flight.
+On SIGTERM vLLM stops its engine first and then its HTTP server, so requests in between are answered with 500. Here
+``AsyncLLM.shutdown``, which a stopping server calls first (``engine_client.py`` overrides it), waits for the requests in
+flight. vLLM checks for a dead engine every 5 s and then exits with code 0, as after a shutdown; :class:`EngineWatch` checks
+every 0.25 s, and the command exits with an error, so that its supervisor restarts it.
 """
 
+import asyncio
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -18,6 +24,8 @@ router = APIRouter()
 
 # Seconds that requests have to send their error after the wait.
 LAST_WORDS = 2.0
+# Seconds between two checks for a dead engine.
+SECONDS = 0.25
 # Paths that are answered until the process exits.
 _ALWAYS = frozenset({"/health/live", "/health/ready", "/metrics", "/metrics/"})
 
@@ -27,11 +35,12 @@ class LifeCycle:
 
     Attributes:
         leaving: Whether the process is shutting down.
+        in_flight: Requests that must be answered before the process leaves.
     """
 
     def __init__(self) -> None:
         self.leaving = False
-        self._running = 0
+        self.in_flight = 0
         self._idle = threading.Event()
         self._idle.set()
 
@@ -47,19 +56,14 @@ class LifeCycle:
             return
         if self.leaving:
             raise RefusedError(LEAVING)
-        self._running += 1
+        self.in_flight += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._running -= 1
-            if not self._running:
+            self.in_flight -= 1
+            if not self.in_flight:
                 self._idle.set()
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that must be answered before the process leaves."""
-        return self._running
 
     def hurry(self) -> None:
         """Make :meth:`leave` stop waiting."""
@@ -74,7 +78,7 @@ class LifeCycle:
         """
         self.leaving = True
         self._idle.wait(seconds)
-        if self._running:
+        if self.in_flight:
             self._idle.clear()
             abort()
             self._idle.wait(LAST_WORDS)
@@ -83,30 +87,80 @@ class LifeCycle:
 LIFE = LifeCycle()
 
 
-@router.head("/health", include_in_schema=False)
-async def health(request: Request) -> JSONResponse:
-    """Answer HEAD requests; vLLM's own route accepts only GET."""
-    dead = request.app.state.engine_client.errored
-    return _state("dead" if dead else "live", well=not dead)
+class EngineWatch:
+    """Watches the engine of an API server process; one per process.
+
+    Attributes:
+        died: Whether the engine died while the server ran.
+    """
+
+    def __init__(self, life: LifeCycle = LIFE) -> None:
+        self.died = False
+        self._life = life
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, engine_client: Any, state: Any, *, keep_alive: bool) -> None:
+        """Check until the engine dies or shuts down; then shut the server down too.
+
+        Args:
+            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
+            state: The app's state, where vLLM stores its ``uvicorn.Server``.
+            keep_alive: Whether a server whose engine has died keeps running, and answers 503.
+        """
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._task = self._loop.create_task(self._look(engine_client, state, keep_alive))
+
+    def leave(self, engine_client: Any) -> None:
+        """Wait up to ``--shutdown-timeout`` for the requests in flight, before the client shuts its engine down.
+
+        A server that shuts down always calls this, even if its engine is dead. Before :meth:`start` it does nothing.
+        """
+        if (loop := self._loop) is None:
+            return
+        self.died = self.died or (engine_client.errored and not self._stopping)
+        self._stopping = True
+        # Once the server has stopped, it is called again, on the loop's own thread.
+        if self._life.leaving or engine_client.errored or threading.get_ident() == self._thread:
+            return
+
+        def abort() -> None:
+            requests = list(engine_client.output_processor.request_states)
+            wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
+
+        seconds = engine_client.vllm_config.shutdown_timeout
+        if seconds and (count := self._life.in_flight):
+            requests = f"{count} request{'s' if count > 1 else ''} in flight"
+            print(f"ropeswitch: waiting up to {seconds} s for {requests}; Ctrl-C again ends the wait", file=sys.stderr)
+        # vLLM's own handler does nothing the second time.
+        loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._life.hurry)
+        self._life.leave(seconds, abort)
+        # Upstream takes an engine that stops while its output is being read for a dead one, and logs that.
+        if (listening := engine_client.output_handler) is not None:
+            loop.call_soon_threadsafe(listening.cancel)
+
+    async def _look(self, engine_client: Any, state: Any, keep_alive: bool) -> None:
+        while not engine_client.errored:
+            await asyncio.sleep(SECONDS)
+        # If the engine dies before the server exists, vLLM finds it dead when the server starts.
+        server = getattr(state, "server", None)
+        if not self._stopping and not keep_alive and server is not None:
+            server.should_exit = True
 
 
-@router.head("/health/live", include_in_schema=False)
+WATCH = EngineWatch()
+
+
 @router.get("/health/live")
 async def live(request: Request) -> JSONResponse:
     """Return 200 while the process serves, or 503 if its engine is dead, so that an orchestrator restarts it."""
     dead = request.app.state.engine_client.errored and not LIFE.leaving
-    return _state("dead" if dead else "live", well=not dead)
+    return JSONResponse({"status": "dead" if dead else "live"}, 503 if dead else 200)
 
 
-@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
 async def ready(request: Request) -> JSONResponse:
     """Return 200 if requests are accepted, or 503 if the process is shutting down or its engine is dead."""
-    if LIFE.leaving:
-        return _state("leaving", well=False)
     dead = request.app.state.engine_client.errored
-    return _state("dead" if dead else "ready", well=not dead)
-
-
-def _state(name: str, *, well: bool) -> JSONResponse:
-    return JSONResponse({"status": name}, status_code=200 if well else 503)
+    state = "leaving" if LIFE.leaving else "dead" if dead else "ready"
+    return JSONResponse({"status": state}, 200 if state == "ready" else 503)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ropeswitch.server.app.aliases import Aliases
-from ropeswitch.server.app.rope_route import RopeInfo
+from ropeswitch.server.app.routes import RopeInfo
 from ropeswitch.server.front.access_log.log import AccessLog
 from ropeswitch.server.front.bodies.progress import Progress
 from ropeswitch.server.front.state import FrontState
@@ -24,9 +24,8 @@ class ServerParts:
         scheduling_metrics: Gauges of the scheduler, None without length-aware scheduling.
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
+        prefill_progress: Returns a prompt's computed and cached tokens.
         request_ids: Whether responses carry the header ``x-request-id``.
-        prefill_progress: Returns a prompt's computed and cached tokens; made by
-            :func:`~ropeswitch.server.app.engine_utilities.prefill_progress`.
     """
 
     front: FrontState

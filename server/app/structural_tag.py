@@ -1,14 +1,11 @@
 """Bounds the whitespace in the grammars of tool calls, which vLLM's ``disable_any_whitespace`` leaves unlimited.
 
-A forced tool call is decoded under a structural tag, whose JSON schemas allow any whitespace regardless of that setting. A
-small model may fill its whole answer with it.
+A forced tool call is decoded under a structural tag, whose JSON schemas allow any whitespace. A small model may fill its
+whole answer with it.
 """
 
 import json
 from typing import Any
-
-# xgrammar's smallest bound.
-_SPACES = 1
 
 
 def bound_whitespace(outputs: Any) -> None:
@@ -31,14 +28,10 @@ def bound_whitespace(outputs: Any) -> None:
 
 def _bound(node: Any) -> None:
     """Bound every ``json_schema`` format in a tag; the schemas in them are the user's and stay unchanged."""
-    if isinstance(node, list):
-        for each in node:
+    if isinstance(node, dict) and node.get("type") == "json_schema":
+        # vLLM writes null where it sets no bound; 1 is xgrammar's smallest.
+        if node.get("max_whitespace_cnt") is None:
+            node["max_whitespace_cnt"] = 1
+    elif isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
             _bound(each)
-    elif isinstance(node, dict):
-        if node.get("type") == "json_schema":
-            # vLLM writes null where it sets no bound.
-            if node.get("max_whitespace_cnt") is None:
-                node["max_whitespace_cnt"] = _SPACES
-        else:
-            for each in node.values():
-                _bound(each)

@@ -1,16 +1,15 @@
-"""Everything that the server imports from vLLM 0.32: its parser, its configs, its launcher and a few types.
+"""Everything that the server imports from vLLM 0.32: its parser, configs, launcher and a few types.
 
-No other module of ``server/`` imports vLLM. An endpoint plugin adds routes and state to its app (``endpoint_plugin.py``).
+No other module of ``server/`` imports vLLM.
 """
 
 import socket
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Literal, NoReturn
 
 import uvloop
-from prometheus_client import CollectorRegistry
 from vllm import envs
 from vllm.config.logging import LoggingConfig
 from vllm.config.structured_outputs import StructuredOutputsConfig
@@ -24,7 +23,7 @@ from vllm.logger import configure_logging_from_args
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
-from vllm.renderers.inputs.preprocess import extract_prompt_len
+from vllm.renderers.inputs.preprocess import extract_prompt_len as extract_prompt_len
 from vllm.tokenizers.registry import get_tokenizer
 from vllm.tool_parsers import ToolParserManager
 from vllm.triton_utils import HAS_TRITON
@@ -36,7 +35,7 @@ from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
 from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
-from vllm.v1.metrics.prometheus import get_prometheus_registry
+from vllm.v1.metrics.prometheus import get_prometheus_registry as get_prometheus_registry
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
@@ -61,11 +60,10 @@ class _Parser(FlexibleArgumentParser):
 
     def load_config_file(self, file_path: str) -> list[str]:
         try:
-            words: list[str] = super().load_config_file(file_path)
+            return list(super().load_config_file(file_path))
         except Exception as error:
             # Only the user's file is read above.
             raise UsageError(f"--config: {file_path!r} cannot be read: {error}") from error
-        return words
 
 
 def stock_parser() -> Any:
@@ -74,7 +72,6 @@ def stock_parser() -> Any:
 
 
 def load_tokenizer(args: Namespace) -> Any:
-    """Load the model's tokenizer."""
     return get_tokenizer(
         args.tokenizer or args.model,
         tokenizer_mode=args.tokenizer_mode,
@@ -85,11 +82,9 @@ def load_tokenizer(args: Namespace) -> Any:
 
 
 def chat_templates(args: Namespace, tokenizer: Any) -> str:
-    """Return the text of all chat templates that the server may use; empty if there are none.
-
-    mistral-common renders chats without a template: its text is the markup of the tool calls that it writes.
-    """
+    """Return the text of all chat templates that the server may use; empty if there are none."""
     if is_mistral_tokenizer(tokenizer):
+        # mistral-common renders chats without a template: this is the markup of the tool calls that it writes.
         return "[TOOL_CALLS]"
     template = load_chat_template(args.chat_template) or getattr(tokenizer, "chat_template", None) or ""
     return template if isinstance(template, str) else "\n".join(template.values())
@@ -208,12 +203,7 @@ def logging_chosen(args: Namespace) -> bool:
 
 
 def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:
-    """Return the kind of request that a model can answer; see :mod:`ropeswitch.server.start.log.ready`.
-
-    Args:
-        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-        state: The app's state, with vLLM's handlers.
-    """
+    """Return the kind of request that a model can answer, by the handlers in the app's state."""
     if getattr(state, "openai_serving_chat", None) is None:
         return "none"
     renderer = engine_client.renderer
@@ -224,50 +214,6 @@ def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion
     given = state.openai_serving_chat.chat_template
     template = resolve_chat_template(renderer.tokenizer, given, None, model_config=engine_client.model_config)
     return "completion" if template is None else "chat"
-
-
-def prompt_length(model_config: Any) -> Callable[[Any], int | None]:
-    """Make a function that counts the tokens of a prompt of ``EngineClient.generate`` or ``encode``.
-
-    It returns None for a realtime session, whose length is unknown at its start.
-    """
-
-    def length(prompt: Any) -> int | None:
-        if isinstance(prompt, AsyncGenerator):
-            return None
-        return int(extract_prompt_len(model_config, prompt))
-
-    return length
-
-
-def client_salt(prompt: Any) -> str | None:
-    """Return the ``cache_salt`` that a client sent with a prompt of ``EngineClient.generate`` or ``encode``, or None."""
-    if not isinstance(prompt, dict):
-        return None
-    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
-    inner = prompt.get("decoder_prompt")
-    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
-
-
-def prompt_waits(engine_client: Any) -> Callable[[str], bool | None]:
-    """Make a function that returns whether any answer of a request still waits for its prompt to be computed.
-
-    It takes the request's ID, and returns None if the engine client does not know the request yet, or no longer knows it.
-    """
-    processor = engine_client.output_processor
-
-    def waits(request_id: str) -> bool | None:
-        # Read with get: it is a defaultdict, and indexing would add the key.
-        internal = processor.external_req_ids.get(request_id)
-        return any(processor.request_states[each].is_prefilling for each in internal) if internal else None
-
-    return waits
-
-
-def metrics_registry() -> CollectorRegistry:
-    """Return the metrics of all API server processes of this server, as ``/metrics`` reads them."""
-    registry: CollectorRegistry = get_prometheus_registry()
-    return registry
 
 
 def blames_client(error: BaseException) -> str | None:

@@ -4,36 +4,73 @@ Every other feature of the server needs ``ropeswitch serve``. If the switch is o
 stock even if ``VLLM_PLUGINS`` names ropeswitch.
 """
 
+import json
 from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.datastructures import State
-from starlette.types import ASGIApp, Receive, Scope, Send
+from fastapi import FastAPI, Request, Response
+from starlette.datastructures import MutableHeaders, State
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
 from ropeswitch.model_patches.switch.plugin import turned_on
-from ropeswitch.server.app import engine_utilities, rope_route
-from ropeswitch.server.app.aliases import AliasedBodies, Aliases
+from ropeswitch.server.app import engine_utilities, routes
+from ropeswitch.server.app.aliases import SEPARATOR, Aliases
+from ropeswitch.server.front.error_bodies import refusal_body
+from ropeswitch.server.front.refusal import invalid_body
 from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
 
 @dataclass(frozen=True)
 class RopeState:
-    """The app's ``state.ropeswitch`` under ``vllm serve``.
+    """The app's ``state.ropeswitch``; see :class:`~ropeswitch.server.app.parts.ServerParts`."""
 
-    Attributes:
-        rope_info: The response of ``/v1/rope``.
-        aliases: The server's model names.
-        scheduling_metrics: The gauges of length-aware scheduling, None without it.
-    """
-
-    rope_info: rope_route.RopeInfo
+    rope_info: routes.RopeInfo
     aliases: Aliases
     scheduling_metrics: SchedulingMetrics | None
+
+
+class AliasedBodies:
+    """Middleware that replaces an alias in a JSON body by its model, and forces its set."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
+            return
+        values = _object(body)
+        try:
+            alias = scope["app"].state.ropeswitch.aliases.find(values.get("model"))
+        except FieldError as error:
+            content = refusal_body(invalid_body(str(error), error.field), anthropic=False)
+            await Response(content, 400, media_type="application/json")(scope, receive, send)
+            return
+        if alias is not None:
+            body = json.dumps({**values, "model": alias.model}).encode()
+            scope = {**scope, "headers": list(scope["headers"])}
+            MutableHeaders(scope=scope)["content-length"] = str(len(body))
+        token = set_of_model_name.set(None if alias is None else alias.factor_set)
+        whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def replayed() -> Message:
+            return next(whole, None) or await receive()
+
+        try:
+            await self.app(scope, replayed, send)
+        finally:
+            set_of_model_name.reset(token)
 
 
 class FreshGauges:
@@ -51,7 +88,7 @@ class FreshGauges:
 def attach(app: FastAPI) -> None:
     """Add the route and the middleware to an app if its switch is on."""
     if turned_on(app.state.args.additional_config):
-        app.include_router(rope_route.router)
+        app.include_router(routes.rope_router)
         app.add_middleware(AliasedBodies)
         app.add_middleware(FreshGauges)
 
@@ -60,7 +97,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     """Give the route and the middlewares their state if the server's switch is on.
 
     Raises:
-        UnsupportedError: in a server without an engine.
+        UnsupportedError: in a server without an engine, or without the patches of engine clients.
     """
     if not turned_on(args.additional_config):
         return
@@ -70,11 +107,22 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     # Parts that the settings leave out patch nothing.
     folders = ("switch", *settings.parts)
     patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
-    max_model_len = engine_client.model_config.max_model_len
+    engine_utilities.check_process(patches)
+    model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
-    name = engine_client.model_config.served_model_name
     state.ropeswitch = RopeState(
-        rope_info=rope_route.rope_info(settings, max_model_len, patches, ()),
+        rope_info=routes.rope_info(settings, model.max_model_len, patches),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
-        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
+        scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Return the fields of a JSON object that may name an alias; empty for any other body."""
+    if SEPARATOR.encode() not in body:
+        return {}
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}

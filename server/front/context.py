@@ -66,12 +66,14 @@ class Entered:
 
     Attributes:
         placements: The placement of each of its prompts, in order.
+        answers: The tasks of its answers in steps, each of which has had its first prompt.
         tickets: Its prompts in the queue.
         sequences: Its sequences; empty with ``--disable-log-stats``.
         logged: Text or token IDs of its prompts, by their ID; empty unless they are logged.
     """
 
     placements: list[Placement] = field(default_factory=list)
+    answers: set[object] = field(default_factory=set)
     tickets: list[Ticket] = field(default_factory=list)
     sequences: list[Track] = field(default_factory=list)
     logged: dict[str, Any] = field(default_factory=dict)

@@ -25,7 +25,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         KeyboardInterrupt: when a signal ends the start.
         UsageError: for a refused start.
     """
-    from ropeswitch.server.app.engine_watch import WATCH
+    from ropeswitch.server.app.life_cycle import WATCH
 
     interrupted = False
 

@@ -97,7 +97,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     try:
         # The import takes seconds, and vLLM reads the plugin names during it.
         from ropeswitch.server.app import vllm_adapter
-        from ropeswitch.server.app.classes import use_our_classes
+        from ropeswitch.server.app.engine_client import use_our_classes
         from ropeswitch.server.start import model_config, tool_parsers
     except (ValueError, RuntimeError) as error:
         # Of a VLLM_ variable, or of a build of torchvision that does not match torch's.

@@ -20,7 +20,7 @@ def install() -> None:
     if refusals.VARIABLE in os.environ:
         refusals.install()
         if multiprocessing.current_process().name.startswith(_API_SERVER):
-            from ropeswitch.server.app.classes import use_our_classes
+            from ropeswitch.server.app.engine_client import use_our_classes
 
             use_our_classes()
     elif multiprocessing.parent_process() is None and _is_command(sys.modules["__main__"]):

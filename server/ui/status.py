@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.app.rope_route import FactorSetInfo, RopeInfo
+from ropeswitch.server.app.routes import FactorSetInfo, RopeInfo
 from ropeswitch.server.metrics import instruments
 from ropeswitch.server.metrics.bands import OTHER, Bands
 from ropeswitch.server.metrics.length_metrics import LengthMetrics

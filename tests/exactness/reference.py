@@ -81,7 +81,7 @@ class Reference(Oracle):
     def _angles(self, length: int) -> AbstractContextManager[None]:
         if self.ladder is None:
             return nullcontext()
-        index = self.ladder.index_for(length) if self.forced is None else self.ladder.index_of(self.forced)
+        index = self.ladder.index_for(length) if self.forced is None else self.ladder.names.index(self.forced)
         return ForcedAngles(self.model, self.ladder.sets[index])
 
 

@@ -60,7 +60,7 @@ def next_token(tokens: list[int], index: int) -> int:
 def right_set(length: int, prompt: int, count: int, forced: str | None, policy: str | None) -> int:
     """The set of a sequence of ``length`` tokens whose prompt has ``prompt`` of them and whose answer at most ``count``."""
     if forced is not None:
-        return LADDER.index_of(forced)
+        return LADDER.names.index(forced)
     return LADDER.index_for(prompt + count if policy == "reserve" else length)
 
 
@@ -198,7 +198,7 @@ class Engine:
 
     def enter(self, name: str, prompt: list[int], params: SamplingParams, salt: str | None = None, **more: Any) -> None:
         """Add a request as the engine client and the engine core do: placed by its prompt, then hashed."""
-        placement = asked_placement(self.scheduler.ladder, params, len(prompt), salt, limited=True)
+        placement = asked_placement(self.scheduler.ladder, params, len(prompt), salt)
         request = Request(
             name,
             list(prompt),

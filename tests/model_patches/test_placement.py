@@ -7,25 +7,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm import PoolingParams, SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine.input_processor import InputProcessor
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.config.settings import PLACEMENT, RopeSettings
-from ropeswitch.model_patches.switch.engine.process_inputs import placing, placing_filled_in_limits
-from ropeswitch.model_patches.switch.engine_args import checked_max_model_len
+from ropeswitch.model_patches.switch.config.settings import PLACEMENT, RopeSettings, settings_of
+from ropeswitch.model_patches.switch.engine import patching
+from ropeswitch.model_patches.switch.engine.process_inputs import placing
+from ropeswitch.model_patches.switch.engine_args import checked_max_model_len, configure_from_key
 from ropeswitch.model_patches.switch.placement import (
     EngineLadder,
     Placement,
     asked_placement,
     asked_policy,
     carried_index,
-    forced_set,
+    named_set,
     place,
     placement_of,
     salt_of,
-    set_for,
 )
 from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 
 LADDER = FactorLadder.checked(
     [{"name": f"s{n}", "max_length": n, "factors": [1.0, 2.0], "start_tokens": n // 8} for n in (8, 16, 64)]
@@ -36,8 +39,9 @@ ENGINE = EngineLadder.of(RopeSettings(LADDER, 1e4), 64)
 class Processor:
     """``InputProcessor``, of which :func:`placing` reads the config."""
 
-    def __init__(self, policy: str = "length") -> None:
-        key = {"ropeswitch": RopeSettings(LADDER, 1e4, policy=policy).to_json()}
+    def __init__(self, policy: str = "length", *, fills_in_limits: bool = False) -> None:
+        settings = RopeSettings(LADDER, 1e4, policy=policy, fills_in_limits=fills_in_limits)
+        key = {"ropeswitch": settings.to_json()}
         self.vllm_config = SimpleNamespace(additional_config=key, model_config=SimpleNamespace(max_model_len=64))
 
 
@@ -59,23 +63,23 @@ def upstream(self: Any, request_id: str, prompt: list[int], params: Any) -> Any:
 
 @given(st.integers(0, 64))
 def test_the_first_set_that_is_long_enough(length: int) -> None:
-    index = set_for(LADDER, length, None)
+    index = place(ENGINE, length).index
     assert length <= LADDER.sets[index].max_length
     assert index == 0 or length > LADDER.sets[index - 1].max_length
 
 
 def test_beyond_the_ladder_and_unknown_names_are_errors() -> None:
     with pytest.raises(FactorError, match="65 tokens is longer than the factor ladder's end, 64"):
-        set_for(LADDER, 65, None)
+        place(ENGINE, 65)
     with pytest.raises(FactorError, match="unknown factor set 'x'; this server has 's8', 's16', 's64'"):
-        set_for(LADDER, 3, "x")
-    assert set_for(LADDER, 65, "s8") == 0
+        place(ENGINE, 3, forced="x")
+    assert place(ENGINE, 65, forced="s8").index == 0
 
 
 @pytest.mark.parametrize("value", [1, ["s8"], {"a": 1}, True])
 def test_a_forced_set_is_a_name(value: object) -> None:
     with pytest.raises(FactorError, match=r"vllm_xargs\.rope_factor_set"):
-        forced_set(SimpleNamespace(extra_args={"rope_factor_set": value}))
+        named_set(LADDER.names, value)
 
 
 def test_settings_survive_the_trip_to_a_worker() -> None:
@@ -152,7 +156,7 @@ def test_a_request_carries_its_placement(params: Any) -> None:
         ({"rope_ladder_policy": ["reserve"]}, "must be one of length, reserve"),
         (
             {"rope_ladder_policy": "length", "rope_factor_set": "s8"},
-            "'length' cannot be combined with vllm_xargs.rope_factor_set, which keeps the request in one set",
+            "'length' cannot be combined with vllm_xargs.rope_factor_set or MODEL@SET, which keep the request in one set",
         ),
     ],
 )
@@ -175,12 +179,17 @@ def test_a_wrong_policy_is_an_error(extra: dict[str, Any], message: str) -> None
 def test_a_request_without_an_output_limit_goes_by_length(
     default: str, prompt: int, max_tokens: int | None, llm: str, http: str
 ) -> None:
-    """Whether the engine's policy or its own is ``reserve``; the user's parameters stay as they are."""
-    for wrap, policy in ((placing, llm), (placing_filled_in_limits, http)):
+    """Whether the engine's policy or its own is ``reserve``; the user's parameters stay as they are.
+
+    One wrapper serves the engines of ``LLM`` and of ``AsyncLLM`` in a process.
+    """
+    process_inputs = placing(upstream)
+    for filled_in, policy in ((False, llm), (True, http)):
+        processor = Processor(default, fills_in_limits=filled_in)
         for asked in (None, "reserve"):
             extra = None if asked is None else {"rope_ladder_policy": asked}
             params = SamplingParams(max_tokens=max_tokens, extra_args=extra)
-            made = wrap(upstream)(Processor(policy=default), "r", [1] * prompt, params)
+            made = process_inputs(processor, "r", [1] * prompt, params)
             expected = policy if asked or default == "reserve" else "length"
             assert placement_of(made).policy == expected
             assert made.cache_salt == placement_of(made).salt
@@ -199,6 +208,22 @@ def test_plain_vllm_raises_its_validation_error(extra: dict[str, Any], field: st
     with pytest.raises(VLLMValidationError, match=f"vllm_xargs.{field}: ") as raised:
         placing(lambda *_: pytest.fail("passed on"))(Processor(), "r", [1], SamplingParams(extra_args=extra))
     assert raised.value.parameter == f"vllm_xargs.{field}"
+
+
+def test_engines_of_both_kinds_in_a_process_place_a_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placed twice, a request would have the salt of its salt."""
+    monkeypatch.setattr(InputProcessor, "process_inputs", upstream)
+    monkeypatch.setattr(patching, "_done", set())
+    made: list[Any] = []
+    for kind in (EngineArgs, AsyncEngineArgs):
+        arguments = kind(str(BUNDLED_MODEL), additional_config={"ropeswitch": {"factors": str(BUNDLED_FACTORS)}})
+        configure_from_key(arguments)
+        processor = Processor()
+        processor.vllm_config.additional_config = arguments.additional_config
+        made.append(InputProcessor.process_inputs(processor, "r", [1] * 3, SamplingParams()))  # type: ignore[arg-type]
+        settings = settings_of(processor.vllm_config)
+        assert settings is not None and settings.fills_in_limits == (kind is AsyncEngineArgs)
+    assert made[0].cache_salt == made[1].cache_salt == salt_of(set_keys(settings)[0], None)
 
 
 def test_stock_engines_and_prompts_that_come_placed() -> None:
@@ -221,7 +246,7 @@ def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() ->
 
     def index(prompt: int, **transfer: Any) -> int:
         params = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": transfer})
-        return asked_placement(ladder, params, prompt, None, limited=True).index
+        return asked_placement(ladder, params, prompt, None).index
 
     assert index(6, do_remote_decode=True) == 0
     assert index(6, do_remote_decode=True, rope_max_tokens=3) == 1

@@ -15,8 +15,9 @@ from vllm.lora.request import LoRARequest
 
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
-from ropeswitch.server.app.aliases import Alias, AliasedBodies, Aliases
+from ropeswitch.server.app.aliases import Alias, Aliases
 from ropeswitch.server.app.engine_client import Prompts
+from ropeswitch.server.app.vllm_serve import AliasedBodies
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder

@@ -1,5 +1,6 @@
 """One context for each HTTP request, and one decision for each prompt, carried in it."""
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,16 +165,26 @@ def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
 
 
 def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
-    """As of a beam search: its later steps are in no header and no queue."""
+    """Later steps are in no header and no queue. vLLM runs each beam search of a body in a task of its own."""
     admitted: list[Any] = []
     admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
     prompts = Prompts(engine_ladder(LADDER, "length", 14), admission, len)
     context = RequestContext(asked=Asked(in_steps=True))
-    token = current.set(context)
-    steps = [carried(prompts.place([1] * length, limited(1), str(length))) for length in (8, 9, 10)]
-    current.reset(token)
-    assert [chosen(each) for each in context.entered.placements] == [("short", "length")]
-    assert [each.name for each in steps] == ["short", "long", "long"] and len(admitted) == 1
+
+    async def search(start: int) -> list[str]:
+        found = []
+        for length in range(start, start + 3):
+            found.append(carried(prompts.place([1] * length, limited(1), str(length))).name)
+            await asyncio.sleep(0)
+        return found
+
+    async def handler() -> list[list[str]]:
+        current.set(context)
+        return await asyncio.gather(search(8), search(9), search(3))
+
+    assert asyncio.run(handler()) == [["short", "long", "long"], ["long"] * 3, ["short"] * 3]
+    assert [each.name for each in context.entered.placements] == ["short", "long", "short"]
+    assert [each[3] for each in admitted] == ["8", "9", "3"]
 
 
 @pytest.mark.parametrize("field", ["top_k", "stream_interval", "repetition_detection.max_pattern_size"])

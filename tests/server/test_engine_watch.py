@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.server.app import engine_client, engine_watch
+from ropeswitch.server.app import engine_client, life_cycle
 from ropeswitch.server.app.engine_client import RopeClient
-from ropeswitch.server.app.engine_watch import EngineWatch
+from ropeswitch.server.app.life_cycle import EngineWatch
 
 
 def client() -> Any:
@@ -22,7 +22,7 @@ def client() -> Any:
 @pytest.mark.parametrize("keep_alive", [False, True])
 @pytest.mark.parametrize("dies", [False, True])
 def test_who_ended_it(monkeypatch: pytest.MonkeyPatch, dies: bool, keep_alive: bool) -> None:
-    monkeypatch.setattr(engine_watch, "SECONDS", 0.001)
+    monkeypatch.setattr(life_cycle, "SECONDS", 0.001)
     watch, engine, server = EngineWatch(), client(), SimpleNamespace(should_exit=False)
 
     def shutdown() -> None:

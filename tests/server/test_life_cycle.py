@@ -15,8 +15,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ropeswitch.server.app import life_cycle
-from ropeswitch.server.app.engine_watch import EngineWatch
-from ropeswitch.server.app.life_cycle import LifeCycle
+from ropeswitch.server.app.life_cycle import EngineWatch, LifeCycle
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError
 from tests.passkey_tiny import SERVED

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from ropeswitch.server.app import life_cycle
 from ropeswitch.server.app.engine_utilities import scheduling_reports
 from ropeswitch.server.app.vllm_serve import FreshGauges
 from ropeswitch.server.front.front import Front
@@ -137,13 +138,15 @@ def client(answers: dict[bytes, Any]) -> Any:
     return SimpleNamespace(engine_core=core)
 
 
-def test_dead_and_leaving_engines_keep_their_last_values() -> None:
+def test_dead_and_leaving_engines_keep_their_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[bytes, Any] = {b"\4\0": report(), b"\5\0": report(error=0.2)}
     registry = CollectorRegistry()
     metrics = SchedulingMetrics(scheduling_reports(client(answers)), "m", registry)
     asyncio.run(metrics.refresh())
     answers[b"\4\0"], answers[b"\5\0"] = EngineDeadError(), Exception("Server shutting down")
-    asyncio.run(metrics.refresh())
+    with monkeypatch.context() as leaving:
+        leaving.setattr(life_cycle.LIFE, "leaving", True)
+        asyncio.run(metrics.refresh())
     assert values(registry, "4") == [0.05, 0.1, 16, 2.5]
     assert values(registry, "5") == [0.05, 0.2, 16, 2.5]
     answers[b"\5\0"] = Exception("Call to scheduling_report method failed: ")

@@ -11,10 +11,12 @@ from starlette.datastructures import State
 from vllm.v1.engine import async_llm
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.model_patches.guard.records import PATCHES
+from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
 from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints, check_reports
+from ropeswitch.server.app import engine_utilities
+from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
+from ropeswitch.server.app.engine_utilities import check_process, check_reports
 from ropeswitch.server.front.bodies.prompt_set import asked_set
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
@@ -54,6 +56,15 @@ def test_every_worker_must_be_patched() -> None:
     ):
         with pytest.raises(UnsupportedError, match=expected):
             check_reports(reports, LADDER, PATCHES)
+
+
+def test_every_api_server_must_be_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    [target] = {patch.target for patch in PATCHES if patch.when == CLIENTS}
+    monkeypatch.setattr(engine_utilities, "applied", lambda: [target])
+    check_process(PATCHES)
+    monkeypatch.setattr(engine_utilities, "applied", lambda: [])
+    with pytest.raises(UnsupportedError, match=f"the API server runs without the patch of {target}"):
+        check_process(PATCHES)
 
 
 def test_the_server_wraps_what_it_was_written_for() -> None:

@@ -58,6 +58,7 @@ class RopeSettings:
         policy: One of :data:`POLICIES`, for requests that choose none.
         parts: Names in :data:`~ropeswitch.model_patches.switch.parts.PARTS` of the engine's parts.
         origins: The origin of each set; empty if unknown.
+        fills_in_limits: Whether callers fill in a missing output limit with the rest of the context, as with ``AsyncLLM``.
     """
 
     ladder: FactorLadder
@@ -68,6 +69,7 @@ class RopeSettings:
     policy: str = BY_LENGTH
     parts: tuple[str, ...] = tuple(PARTS)
     origins: tuple[Origin, ...] = ()
+    fills_in_limits: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +81,7 @@ class RopeSettings:
             "policy": self.policy,
             "parts": list(self.parts),
             "origins": [each.to_json() for each in self.origins],
+            "fills_in_limits": self.fills_in_limits,
         }
 
     @classmethod

@@ -17,10 +17,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ropeswitch.factors.errors import FieldError
-from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, PLACEMENT, settings_of
 from ropeswitch.model_patches.switch.placement import (
-    FORCED_FIELD,
     EngineLadder,
     Placement,
     asked_placement,
@@ -34,39 +32,28 @@ set_of_model_name: ContextVar[str | None] = ContextVar("ropeswitch_set_of_model_
 
 
 def placing(upstream: Upstream) -> Upstream:
-    """Wrap ``InputProcessor.process_inputs`` for ``vllm.LLM``, where an output limit arrives as the user set it."""
-    return _wrapped(upstream, filled_in=False)
-
-
-def placing_filled_in_limits(upstream: Upstream) -> Upstream:
-    """Like :func:`placing`, for ``vllm.v1.engine.async_llm.AsyncLLM``, whose callers fill in a missing limit."""
-    return _wrapped(upstream, filled_in=True)
-
-
-def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
-    # Parsing the settings takes longer than the rest. The process may also hold stock engines, which have none.
-    ladders: WeakKeyDictionary[Any, EngineLadder | None] = WeakKeyDictionary()
+    """Wrap ``InputProcessor.process_inputs``, whose process may have several engines, stock ones too."""
+    # Parsing the settings takes longer than the rest.
+    engines: WeakKeyDictionary[Any, tuple[EngineLadder, bool] | None] = WeakKeyDictionary()
 
     def process_inputs(self: Any, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if self not in ladders:
+        if self not in engines:
             settings, most = settings_of(self.vllm_config), self.vllm_config.model_config.max_model_len
-            ladders[self] = None if settings is None else EngineLadder.of(settings, most)
-        if (ladder := ladders[self]) is None:
+            engines[self] = None if settings is None else (EngineLadder.of(settings, most), settings.fills_in_limits)
+        if (engine := engines[self]) is None:
             return upstream(self, request_id, prompt, params, *args, **kwargs)
+        ladder, filled_in = engine
         if (named := set_of_model_name.get()) is not None:
             params = with_extra(params, {FORCED_SET: named})
-        # Read first, because upstream may set `max_tokens` on the same object; pooling requests have none.
-        limited = getattr(params, "max_tokens", None) is not None
         placement = extra_of(params).get(PLACEMENT)
         if not isinstance(placement, Placement):
             # Refused before upstream tokenizes and hashes images.
-            _asked(ladder, params, 1, None, limited=limited)
+            placed(ladder, params, 1, None, filled_in=filled_in)
         request = upstream(self, request_id, prompt, params, *args, **kwargs)
         if not isinstance(placement, Placement):
+            # Upstream fills in a missing limit on its own copy of the parameters.
             values = request.prompt_token_ids if request.prompt_token_ids is not None else request.prompt_embeds
-            if filled_in and limited and len(values) + params.max_tokens == ladder.max_model_len:
-                limited = False
-            placement = _asked(ladder, params, len(values), request.cache_salt, limited=limited)
+            placement = placed(ladder, params, len(values), request.cache_salt, filled_in=filled_in)
         request.cache_salt = placement.salt
         if request.sampling_params is None:
             request.pooling_params = placement.carried_by(request.pooling_params)
@@ -77,18 +64,15 @@ def _wrapped(upstream: Upstream, *, filled_in: bool) -> Upstream:
     return process_inputs
 
 
-def _asked(ladder: EngineLadder, params: Any, num_tokens: int, salt: str | None, *, limited: bool) -> Placement:
+def placed(ladder: EngineLadder, params: Any, num_tokens: int, salt: str | None, *, filled_in: bool) -> Placement:
     """Like :func:`~ropeswitch.model_patches.switch.placement.asked_placement`.
 
     Raises:
-        VLLMValidationError: naming the field.
+        VLLMValidationError: naming the field; over HTTP, a 400.
     """
     try:
-        return asked_placement(ladder, params, num_tokens, salt, limited=limited)
-    except FactorError as error:
+        return asked_placement(ladder, params, num_tokens, salt, filled_in=filled_in)
+    except FieldError as error:
         from vllm.exceptions import VLLMValidationError
 
-        # The ladder's own errors name no field: an unknown set, or a prompt that is too long.
-        field = error.field if isinstance(error, FieldError) else FORCED_FIELD
-        message = error.reason if isinstance(error, FieldError) else str(error)
-        raise VLLMValidationError(f"{field}: {message}", parameter=field) from error
+        raise VLLMValidationError(str(error), parameter=error.field) from error

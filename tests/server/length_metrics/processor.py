@@ -65,7 +65,7 @@ def request(name: str, prompt: int, forced: str | None = None, policy: str | Non
     asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
     extra = {field: value for field, value in asked.items() if value is not None} or None
     params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
-    placement = asked_placement(engine_ladder(LADDER), params, min(prompt, 64), None, limited=True)
+    placement = asked_placement(engine_ladder(LADDER), params, min(prompt, 64), None)
     return EngineCoreRequest(
         request_id=name,
         external_req_id=name,

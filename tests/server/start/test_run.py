@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.app.engine_watch import WATCH
+from ropeswitch.server.app.life_cycle import WATCH
 from ropeswitch.server.start.run import run
 
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import Placement
-from ropeswitch.server.app.rope_route import rope_info
+from ropeswitch.server.app.routes import rope_info
 from ropeswitch.server.metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
 from ropeswitch.server.metrics.track import Track

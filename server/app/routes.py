@@ -1,18 +1,18 @@
-"""``GET /v1/rope``: lists the factor sets in use and the patches applied."""
+"""``GET /v1/rope``, the factor sets in use and the patches applied, and ``GET /v1/models``, with the aliases if listed."""
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.factors.ladders.made import Origin
 from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.server.patches import SERVER_PATCHES
 
-router = APIRouter()
+rope_router = APIRouter()
+models_router = APIRouter()
 
 
 class FactorSetInfo(BaseModel):
@@ -51,44 +51,16 @@ class RopeInfo(BaseModel):
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
 
 
-@router.get("/v1/rope", response_model=RopeInfo)
+@rope_router.get("/v1/rope", response_model=RopeInfo)
 async def show_rope(request: Request) -> RopeInfo:
     """List the factor sets in use and the patches applied."""
     info: RopeInfo = request.app.state.ropeswitch.rope_info
     return info
 
 
-def rope_info(
-    settings: RopeSettings,
-    max_model_len: int,
-    patches: Sequence[Patch],
-    server_patches: Sequence[Patch] = SERVER_PATCHES,
-) -> RopeInfo:
-    """Return the route's response.
-
-    Args:
-        settings: The engine's settings.
-        max_model_len: Maximum tokens of a sequence.
-        patches: The engine's patches.
-        server_patches: The API server's patches.
-    """
-    return RopeInfo(
-        sets=set_infos(settings.ladder, settings.origins),
-        theta=settings.theta,
-        rotary_dim=settings.ladder.rotary_dim,
-        policy=settings.policy,
-        angles=settings.angles,
-        max_model_len=max_model_len,
-        patches=[
-            PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in (*patches, *server_patches)
-        ],
-        vllm_version=VLLM_VERSION,
-    )
-
-
-def set_infos(ladder: FactorLadder, origins: Sequence[Origin] = ()) -> list[FactorSetInfo]:
-    """Return the sets of a ladder, each with its origin if that is known."""
-    return [
+def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
+    """Return the response of ``/v1/rope`` for an engine with these settings, longest sequence and patches."""
+    sets = [
         FactorSetInfo(
             name=each.name,
             max_length=each.max_length,
@@ -99,5 +71,31 @@ def set_infos(ladder: FactorLadder, origins: Sequence[Origin] = ()) -> list[Fact
             factor=None if origin is None else origin.factor,
             source="" if origin is None else origin.source,
         )
-        for each, origin in zip_longest(ladder.sets, origins)
+        for each, origin in zip_longest(settings.ladder.sets, settings.origins)
     ]
+    return RopeInfo(
+        sets=sets,
+        theta=settings.theta,
+        rotary_dim=settings.ladder.rotary_dim,
+        policy=settings.policy,
+        angles=settings.angles,
+        max_model_len=max_model_len,
+        patches=[PatchInfo(target=patch.target, kind=patch.kind, file=patch.file) for patch in patches],
+        vllm_version=VLLM_VERSION,
+    )
+
+
+@models_router.get("/v1/models")
+async def show_models(request: Request) -> Any:
+    """Return vLLM's list of models and adapters, with the names ``MODEL@SET`` under ``--ladder-aliases``."""
+    models = await request.app.state.openai_serving_models.show_available_models()
+    return models.model_copy(update={"data": request.app.state.ropeswitch.aliases.cards(models.data)})
+
+
+@models_router.get("/v1/models/{model_id:path}")
+async def show_model(model_id: str, request: Request) -> Any:
+    """Return one of the models that ``GET /v1/models`` lists; vLLM has no such route."""
+    for each in (await show_models(request)).data:
+        if each.id == model_id:
+            return each
+    return JSONResponse({"error": {"message": f"The model `{model_id}` does not exist.", "param": "model"}}, 404)
