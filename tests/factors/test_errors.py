@@ -21,11 +21,17 @@ def test_a_field_that_is_the_same_everywhere() -> None:
 def test_workers_send_it_to_the_engine() -> None:
     error = FieldError("ladder", "{value!r} exceeds {end:,}", value="a{b}", end=8192)
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.worded({"ladder": "x"})) == (FieldError, str(error), "x: 'a{b}' exceeds 8,192")
+    assert (type(again), str(again), again.worded({"ladder": "x"})) == (
+        FieldError,
+        str(error),
+        "x: 'a{b}' exceeds 8,192",
+    )
 
 
 def test_values_may_be_named_like_fields() -> None:
-    assert str(FieldError("factors", "{ladder} is no {max_model_len}", ladder=3)) == "--factors: 3 is no --max-model-len"
+    assert (
+        str(FieldError("factors", "{ladder} is no {max_model_len}", ladder=3)) == "--factors: 3 is no --max-model-len"
+    )
 
 
 def test_other_braces_stay() -> None:
