@@ -1,5 +1,6 @@
 """Exceptions for bad input. Commands catch the base class, print it as one line, and exit with code 2."""
 
+import re
 from collections.abc import Mapping
 
 # How the command line names the fields of a ladder's choice.
@@ -9,6 +10,8 @@ FLAGS = {
     "native_window": "--native-window",
     "max_model_len": "--max-model-len",
 }
+# A name in braces, with a conversion or a format.
+_BRACES = re.compile(r"\{(\w+)(?:![rsa])?(?::[^{}]*)?\}")
 
 
 class InputError(Exception):
@@ -22,28 +25,36 @@ class FactorError(InputError, ValueError):
 class FieldError(FactorError):
     """A value that is not allowed in a field that has another name at each edge: command line, plugin, variable, HTTP.
 
+    It can be pickled if its values can.
+
     Args:
         field: The field: one of :data:`FLAGS`, or a name that is the same at every edge.
-        reason: What is wrong, what is allowed and what to do; other fields in braces, as in "set {max_model_len}".
-        values: Values for further names in braces.
-
-    Attributes:
-        field: The field.
-        reason: What is wrong, with the command line's names for other fields.
+        reason: What is wrong, what is allowed and what to do, with names in braces, as in "{value} needs {max_model_len}".
+            A name stands for a value, else for a field of :data:`FLAGS`; any other braces stay as they are.
+        values: The values.
     """
 
     def __init__(self, field: str, reason: str, /, **values: object) -> None:
+        # All that unpickling passes on; attributes follow by themselves.
+        super().__init__(field, reason)
         self.field, self._reason, self._values = field, reason, values
-        super().__init__(self.worded({}))
+
+    def __str__(self) -> str:
+        return self.worded({})
 
     @property
     def reason(self) -> str:
-        return self._reason.format(**FLAGS, **self._values)
+        """What is wrong, with the command line's names for other fields."""
+        return self._filled(FLAGS)
 
     def worded(self, names: Mapping[str, str]) -> str:
         """Return the message of an edge, with its names of fields where they are not the command line's."""
         words = {**FLAGS, **names}
-        return f"{words.get(self.field, self.field)}: {self._reason.format(**words, **self._values)}"
+        return f"{words.get(self.field, self.field)}: {self._filled(words)}"
+
+    def _filled(self, words: Mapping[str, str]) -> str:
+        known = {**words, **self._values}
+        return _BRACES.sub(lambda it: it[0].format(**known) if it[1] in known else it[0], self._reason)
 
 
 class UsageError(InputError):

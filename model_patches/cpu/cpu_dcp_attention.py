@@ -1,13 +1,16 @@
 """``vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend``: subclassed to split each sequence's keys over ranks.
 
-replaces: the CPU attention backend, through ``register_backend``, if decode context parallelism is on.
-why: upstream's CPU attention neither returns the log-sum-exp nor supports a rank that holds part of a sequence, so
-    ``decode_context_parallel_size`` works on GPUs only.
-what differs: each rank writes its own share of the keys. Queries are gathered over the ranks that share a KV head, each
-    rank attends to the keys it holds, and the partial results are exchanged. Each rank merges those of its own heads with
-    the attention among the step's new tokens. All of it is in float32, with the ops in ``kernels/``.
-limits: causal self-attention over an unquantized cache, without sliding windows, ALiBi, soft caps, sinks or shared caches.
-when it can go: when vLLM's CPU attention supports decode context parallelism.
+replaces: with decode context parallelism on CPUs, the attention backend, through ``register_backend``, and the function that
+    stands in for the Triton kernel ``vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel``, through
+    ``register_kernels``.
+why: upstream's CPU attention neither returns the log-sum-exp nor supports a rank that holds part of a sequence, and its
+    slot mapping asserts a single rank.
+what differs: each rank writes its own share of the keys; tokens of other ranks get no slot. Queries are gathered over the
+    ranks that share a KV head, each rank attends to the keys it holds, and the partial results are exchanged. Each rank
+    merges those of its own heads with the attention among the step's new tokens, all in float32 (``kernels/``).
+limits: causal self-attention over an unquantized cache, without sliding windows, ALiBi, soft caps, sinks or shared caches;
+    CPUs without Triton, as in the CPU build.
+when it can go: when vLLM's CPU attention and slot mapping support decode context parallelism.
 """
 
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ import torch
 from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
 from vllm.distributed.parallel_state import get_dcp_group
 from vllm.model_executor.layers.attention import Attention
+from vllm.triton_utils.dispatcher import register_kernels
 from vllm.v1.attention.backend import (
     AttentionImpl,
     AttentionMetadata,
@@ -28,14 +32,17 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
+from vllm.v1.worker.block_table import ComputeSlotMappingKernel
 
 from ropeswitch.kernels.causal_attention import causal_attention
+from ropeswitch.kernels.local_slots import local_slots
 from ropeswitch.kernels.merge_attention import merge_attention
 from ropeswitch.kernels.paged_attention import paged_attention
 from ropeswitch.kernels.write_cache import write_cache
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
-TARGET = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
+BACKEND = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
+SLOTS = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
 # KV cache dtypes without scales.
 PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
@@ -66,14 +73,38 @@ def check_split_sequences(vllm_config: VllmConfig) -> None:
 
 
 def register() -> None:
-    """Register this backend as the process's CPU attention; call before the model is built."""
+    """Register both in this process, after the platform's own; call before the model is built."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SplitCPUAttentionBackend.__qualname__}")
+    register_kernels({SLOTS: split_slot_mapping})
 
 
-def registered(vllm_config: VllmConfig) -> bool:
-    """Whether every attention layer of this process's model uses this backend."""
+def registered(vllm_config: VllmConfig) -> set[str]:
+    """Return which of the two this process uses: the backend if every attention layer of its model does."""
     layers = get_layers_from_vllm_config(vllm_config, Attention).values()
-    return bool(layers) and all(isinstance(layer.impl, SplitCPUAttentionImpl) for layer in layers)
+    found = {BACKEND} if layers and all(isinstance(each.impl, SplitCPUAttentionImpl) for each in layers) else set()
+    return found | ({SLOTS} if getattr(ComputeSlotMappingKernel.kernel, "func", None) is split_slot_mapping else set())
+
+
+def split_slot_mapping(
+    num_tokens: int,
+    max_num_tokens: int,
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    block_table_stride: int,
+    slot_mapping: torch.Tensor,
+    block_size: int,
+    ranks: int,
+    rank: int,
+    interleave: int,
+    pad: int,
+    triton_block_size: int,
+) -> None:
+    """Fill ``slot_mapping``, ``[max_num_tokens]`` int64: the step's slots, then ``pad``. Launched like the kernel."""
+    requests = torch.arange(len(query_start_loc) - 1).repeat_interleave(query_start_loc.diff())
+    count = len(requests)
+    slot_mapping[count:max_num_tokens] = pad
+    slot_mapping[:count] = local_slots(positions[:count], requests, block_table, block_size, ranks, rank, interleave)
 
 
 class SplitCPUAttentionBackend(CPUAttentionBackend):
@@ -226,11 +257,7 @@ class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
     def _attend_over_ranks(
         self, query: torch.Tensor, kv_cache: torch.Tensor, step: SplitCPUAttentionMetadata
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each rank's partial results for this rank's heads.
-
-        Returns:
-            Outputs ``[ranks, rows, heads, head_size]`` and log-sum-exps ``[ranks, rows, heads]``.
-        """
+        """Return each rank's outputs, ``[ranks, rows, heads, head_size]``, and log-sum-exps for this rank's heads."""
         group = get_dcp_group()
         everyones = group.all_gather(query.contiguous(), dim=1)
         out, lse = paged_attention(

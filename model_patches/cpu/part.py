@@ -22,9 +22,6 @@ _LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cp
 def check(engine_args: Any) -> None:
     """Before the engine's config is made, refuse arguments that are certain to fail; :func:`prepare` refuses the rest.
 
-    Args:
-        engine_args: ``vllm.EngineArgs``, with its worker class.
-
     Raises:
         UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
     """
@@ -55,9 +52,8 @@ def prepare(vllm_config: Any) -> None:
     if caching and any(getattr(model.hf_text_config, name, None) for name in MAMBA_2_HEADS) and model.is_hybrid:
         raise UnsupportedError(_PREFIX_CACHING)
     # Imported here: upstream's CPU modules change torch for CPUs.
-    from ropeswitch.model_patches.cpu.bgmv_expand import skipping_base_rows
     from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences
-    from ropeswitch.model_patches.cpu.expand_batch_to_tokens import expanding
+    from ropeswitch.model_patches.cpu.torch_ops import expanding, skipping_base_rows
 
     replace("vllm.v1.sample.rejection_sampler.expand_batch_to_tokens", expanding)
     for module in _LORA:

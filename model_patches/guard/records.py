@@ -138,7 +138,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.worker.cpu_model_runner.CPUModelRunner",
         kind="subclassed",
-        file="model_patches/cpu/cpu_model_runner.py",
+        file="model_patches/cpu/cpu_worker.py",
         tests="tests/exactness/test_features.py",
         overrides=("load_model", "_sample", "_bookkeeping_sync"),
         when="V1 runner on CPUs",
@@ -194,7 +194,7 @@ PATCHES = (
         Patch(
             target=f"{module}.{name}",
             kind="wrapped",
-            file="model_patches/cpu/bgmv_expand.py",
+            file="model_patches/cpu/torch_ops.py",
             tests="tests/exactness/test_features.py",
             relies_on=dict.fromkeys(_EXPANDING, "rows without an adapter would get the last one's"),
             when="CPUs",
@@ -205,7 +205,7 @@ PATCHES = (
     Patch(
         target="vllm.v1.sample.rejection_sampler.expand_batch_to_tokens",
         kind="replaced",
-        file="model_patches/cpu/expand_batch_to_tokens.py",
+        file="model_patches/cpu/torch_ops.py",
         tests="tests/exactness/test_draft_sampling.py",
         when="CPUs",
     ),
@@ -249,7 +249,7 @@ PATCHES = (
     Patch(
         target=f"{SLOTS}.kernel",
         kind="replaced",
-        file="model_patches/cpu/slot_mapping_kernel.py",
+        file="model_patches/cpu/cpu_dcp_attention.py",
         tests="tests/exactness/test_context_parallel.py",
         relies_on={f"{SLOTS}.__call__": "the kernel's arguments would come in another order"},
         when="decode context parallel on CPUs",

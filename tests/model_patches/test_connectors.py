@@ -11,7 +11,7 @@ from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.kv import lmcache_checks
+from ropeswitch.model_patches.switch.kv import connectors
 from ropeswitch.model_patches.switch.kv.connectors import (
     BY_NAME,
     CONNECTORS,
@@ -51,7 +51,7 @@ def test_the_table_is_vllms() -> None:
 @pytest.fixture(autouse=True)
 def lmcache(monkeypatch: pytest.MonkeyPatch) -> None:
     """A verified LMCache, which the engine's environment lacks."""
-    monkeypatch.setattr(lmcache_checks, "version", lambda name: lmcache_checks.VERIFIED[0])
+    monkeypatch.setattr(connectors, "version", lambda name: connectors.LMCACHE_VERIFIED[0])
 
 
 @pytest.mark.parametrize("connector", CONNECTORS, ids=lambda connector: connector.name)
@@ -199,7 +199,7 @@ def test_versions_of_lmcache(installed: str | None, monkeypatch: pytest.MonkeyPa
             raise PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setattr(lmcache_checks, "version", version)
+    monkeypatch.setattr(connectors, "version", version)
     with pytest.raises(UnsupportedError, match=f"lmcache is {installed or 'not installed'}; allowed: 0.5.6"):
         check_connector(config("LMCacheMPConnector"))
 

@@ -1,6 +1,7 @@
 """Models whose code needs torchvision are refused, with the command that installs it; other models do not need it."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,16 @@ def without_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused(architecture: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{architecture} needs torchvision.*pip install torchvision=="):
         check_torchvision([architecture])
+
+
+def test_a_broken_build_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One for another torch: importing it raises something else than for a missing package."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    monkeypatch.delitem(sys.modules, "torchvision")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"Gemma4.* needs torchvision, .*\(operator torchvision::nms does not"):
+        check_torchvision(["Gemma4ForConditionalGeneration"])
+    check_torchvision(["LlamaForCausalLM", "NoSuchModel", "Terratorch"])
 
 
 def test_not_refused() -> None:

@@ -11,8 +11,7 @@ from vllm.model_executor.layers.rotary_embedding.linear_scaling_rope import Line
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.rows.plain_rotary import replace_plain_rotary
-from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary
 
 SETTINGS = RopeSettings(FactorLadder.checked([{"name": "one", "max_length": 64, "factors": [1.0] * 8}]), theta=10000.0)
 

@@ -1,7 +1,8 @@
 """Checks for packages that vLLM's code for a model needs and the CPU engine's environment lacks."""
 
 import importlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
@@ -11,12 +12,9 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def check_torchvision(architectures: Sequence[str]) -> None:
-    """Refuse a model whose code needs torchvision if it cannot be imported.
+    """Refuse a model, by its config's class names, whose code needs torchvision if it cannot be imported.
 
     vLLM would only report that the model cannot be inspected, or fail later if an earlier inspection is cached.
-
-    Args:
-        architectures: Class names from the model's config.
 
     Raises:
         UnsupportedError: with the command that installs torchvision.
@@ -45,21 +43,22 @@ def command() -> str:
 
 
 def _needs_torchvision(architecture: str) -> bool:
-    """Return whether vLLM's module for an architecture fails to import because of torchvision."""
+    """Return whether vLLM's module for an architecture fails to import because of torchvision; vLLM reports other errors."""
     from vllm.model_executor.models.registry import ModelRegistry
 
     module = getattr(ModelRegistry.models.get(architecture), "module_name", None)
     if module is None:
         return False
+    # A broken build fails like a missing one, with an error that names the module.
+    sys.modules["torchvision"] = None  # type: ignore[assignment]
     try:
         importlib.import_module(module)
     except Exception as error:
-        # vLLM reports any other error.
-        return any("torchvision" in str(each) for each in _chain(error))
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, ImportError) and (cause.name or "").partition(".")[0] == "torchvision":
+                return True
+            cause = cause.__cause__ or cause.__context__
+    finally:
+        sys.modules.pop("torchvision", None)
     return False
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

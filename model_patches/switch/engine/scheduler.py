@@ -30,7 +30,7 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 from ropeswitch.model_patches.switch.config.settings import RESERVE, settings_of
 from ropeswitch.model_patches.switch.engine.patching import patch_process
-from ropeswitch.model_patches.switch.kv.connector_requests import forget
+from ropeswitch.model_patches.switch.kv.connectors import forget
 from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, place, placement_of
 
 # Maximum steps between two checks of a running request against its set's end; bounds the entries of finished requests.

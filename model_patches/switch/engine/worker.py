@@ -89,6 +89,6 @@ class LadderWorker:
         return None
 
     def patch_report(self) -> dict[str, Any]:
-        """Return this worker's rank, patches and factor sets (``model_patches/guard/patch_report.py``)."""
+        """Return this worker's rank, patches and factor sets (``model_patches/guard/part.py``)."""
         report: dict[str, Any] = parts.ask("guard", "report", self)
         return report

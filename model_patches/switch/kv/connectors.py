@@ -6,15 +6,16 @@ set. Every request's ``cache_salt`` does (``set_keys.py``), and so do the block 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.kv.lmcache_checks import check_lmcache, check_lmcache_engine
 
 # Delegates to several other connectors.
 MULTI = "MultiConnector"
 OFFLOADING = "OffloadingConnector"
 LMCACHE_MP = "LMCacheMPConnector"
+LMCACHE_VERIFIED = ("0.5.6",)
 # Field of `kv_connector_extra_config` with which a user vouches for a connector that is not vLLM's.
 VOUCHED = "rope_set_in_keys"
 
@@ -24,11 +25,7 @@ _IN_PARAMETERS = "kv_transfer_params, which name the set of a transfer's blocks"
 _NIXL = "ropeswitch.model_patches.switch.kv.nixl_connector"
 # Refused values in NIXL's `kv_connector_extra_config`: (field, value, reason).
 _NIXL_REFUSED = (
-    (
-        "bidirectional_kv_xfer",
-        True,
-        "blocks that go back to the prefill side do not name their factor set; leave it out",
-    ),
+    ("bidirectional_kv_xfer", True, "blocks that go back to the prefill side do not name their set; leave it out"),
     ("enforce_handshake_compat", False, "engines with different ladders must not exchange blocks; leave it out"),
 )
 _LMCACHE_MP_REFUSED = (
@@ -107,14 +104,7 @@ ALLOWED = tuple(connector.name for connector in CONNECTORS if connector.refusal 
 
 @dataclass(frozen=True)
 class Configured:
-    """A connector in an engine's config.
-
-    Attributes:
-        where: The config field, for messages.
-        name: The connector's name.
-        module_path: Its ``kv_connector_module_path``, or None.
-        extra_config: Its ``kv_connector_extra_config``.
-    """
+    """A connector in an engine's config, with its ``kv_connector_`` fields; ``where`` names their place, for messages."""
 
     where: str
     name: str
@@ -123,10 +113,7 @@ class Configured:
 
 
 def configured(kv_transfer_config: Any) -> Iterator[Configured]:
-    """Yield every connector in an engine's config; a ``MultiConnector`` comes before its own connectors.
-
-    Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig``.
+    """Yield every connector in an engine's ``KVTransferConfig``; a ``MultiConnector`` comes before its own connectors.
 
     Raises:
         UnsupportedError: when a connector has no name, or its options or a ``MultiConnector``'s list are malformed.
@@ -157,11 +144,7 @@ def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
 
 
 def attach(kv_transfer_config: Any) -> None:
-    """Configure an engine to load our connector subclasses, with their fixed options; idempotent.
-
-    Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig``, checked, or None.
-    """
+    """Have a checked ``KVTransferConfig``, or None, load our connector subclasses with their fixed options; idempotent."""
     if kv_transfer_config is None:
         return
     extra = kv_transfer_config.kv_connector_extra_config
@@ -187,7 +170,7 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
     """Refuse a connector that may mix up blocks of different factor sets.
 
     Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig``, or None for no connector.
+        kv_transfer_config: ``vllm.config.KVTransferConfig`` or None.
         attached: Whether our subclasses must already be configured (:func:`attach`).
 
     Raises:
@@ -200,7 +183,7 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
         if (ours := _module(each.name)) is not None and each.module_path in ((ours,) if attached else (ours, None)):
             _check_options(each)
             if each.name == LMCACHE_MP:
-                check_lmcache(each.where, each.name)
+                _check_lmcache_version(where)
             continue
         if each.module_path:
             if each.extra_config.get(VOUCHED) is not True:
@@ -231,26 +214,38 @@ def _check_options(chosen: Configured) -> None:
             raise UnsupportedError(f"{where}.{field}: {chosen.extra_config[field]!r}: {reason}; allowed: {value!r}")
 
 
+def _check_lmcache_version(where: str) -> None:
+    try:
+        installed = version("lmcache")
+    except PackageNotFoundError:
+        installed = "not installed"
+    if installed not in LMCACHE_VERIFIED:
+        raise UnsupportedError(f"{where}: lmcache is {installed}; allowed: {', '.join(LMCACHE_VERIFIED)}")
+
+
 def check_connected_engine(vllm_config: Any) -> None:
     """Refuse a resolved engine config whose connector may mix up blocks; called in every engine and worker process.
-
-    Args:
-        vllm_config: ``vllm.config.VllmConfig``.
 
     Raises:
         UnsupportedError: with the field, its value and the reason.
     """
     check_connector(vllm_config.kv_transfer_config, attached=True)
-    for each in () if vllm_config.kv_transfer_config is None else configured(vllm_config.kv_transfer_config):
-        if each.name == LMCACHE_MP:
-            check_lmcache_engine(vllm_config)
+    chosen = () if vllm_config.kv_transfer_config is None else configured(vllm_config.kv_transfer_config)
+    if not any(each.name == LMCACHE_MP for each in chosen):
+        return
+    if vllm_config.model_config.enable_prompt_embeds:
+        raise UnsupportedError(
+            "enable_prompt_embeds: True: LMCache keys by tokens, and such prompts have none; allowed: False"
+        )
+    events = vllm_config.kv_events_config
+    if events is not None and events.enable_kv_cache_events:
+        raise UnsupportedError(
+            "kv_events_config.enable_kv_cache_events: True: LMCache's events do not name the factor set; allowed: False"
+        )
 
 
 def check_offloading(engine_args: Any) -> None:
     """Refuse offloading options that are invalid, unsupported or would replace the configured connector.
-
-    Args:
-        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
 
     Raises:
         UnsupportedError: with the field and its value.
@@ -263,22 +258,41 @@ def check_offloading(engine_args: Any) -> None:
         raise UnsupportedError(
             f"kv_offloading_size: {size} would replace kv_transfer_config.kv_connector; leave one of the two out"
         )
-    backend = BY_NAME[_backend(engine_args.kv_offloading_backend)]
-    if backend.refusal is not None:
-        raise UnsupportedError(
-            f"kv_offloading_backend: {engine_args.kv_offloading_backend!r} is {backend.name}: {backend.refusal}"
-        )
-    if backend.module is not None:
-        raise UnsupportedError(
-            f"kv_offloading_backend: {engine_args.kv_offloading_backend!r} is {backend.name}: name that in "
-            "kv_transfer_config.kv_connector instead, and leave kv_offloading_size out"
-        )
-
-
-def _backend(name: str) -> str:
-    """Return the name of the connector that vLLM uses for a ``kv_offloading_backend``."""
+    # Imported here: the planner checks models where vLLM is not installed.
     from vllm import envs
 
-    if name == "native":
-        return "SimpleCPUOffloadConnector" if envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING
-    return LMCACHE_MP
+    chosen = engine_args.kv_offloading_backend
+    native = "SimpleCPUOffloadConnector" if envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING
+    backend = BY_NAME[native if chosen == "native" else LMCACHE_MP]
+    refusal = backend.refusal
+    if backend.module is not None:
+        refusal = "name that in kv_transfer_config.kv_connector instead, and leave kv_offloading_size out"
+    if refusal is not None:
+        raise UnsupportedError(f"kv_offloading_backend: {chosen!r} is {backend.name}: {refusal}")
+
+
+def forget(connector: Any, request: Any, *, keys: bool) -> None:
+    """Reset a connector's state for a request whose blocks are gone, so that its next step sends all its block ids again.
+
+    Connectors are notified when a request is new and when it finishes, but not in between. Some keep the block ids and keys
+    of a running request and append to them.
+
+    Args:
+        connector: The scheduler's ``KVConnectorBase_V1``, or None.
+        request: ``vllm.v1.request.Request``.
+        keys: Whether its blocks were also rehashed, in another factor set.
+    """
+    # Matched by name, to avoid importing connectors that the engine does not use; a user's class may subclass one.
+    names = {each.__name__ for each in type(connector).__mro__}
+    if MULTI in names:
+        for each in connector.sub_connectors:
+            forget(each, request, keys=keys)
+    if OFFLOADING in names:
+        # Resetting the offloading cache drops the state of finished requests.
+        state = connector.scheduler._req_status.get(request.request_id)
+        for group in state.group_states if state is not None else ():
+            # Upstream appends to both lists: the next step would add all block ids again, and new hashes after the old ones.
+            group.block_ids.clear()
+            if keys:
+                group.offload_keys.clear()
+                group.next_stored_chunk_idx = 0

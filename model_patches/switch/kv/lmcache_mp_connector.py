@@ -5,25 +5,64 @@ why: LMCache keys by tokens and ``cache_salt``, which it reads when it first see
     but not while a lookup is pending, nor when a streaming session moves to its next set. Its keys do not contain adapters.
 what differs: a request whose salt has changed gets a new tracker, and its lookup results are dropped. Client parameters that
     would crash upstream, and with it the engine, are ignored.
-limits: verified versions of lmcache only (``lmcache_checks.py``).
+limits: verified versions of lmcache only (``connectors.py``).
 when it can go: when LMCache rereads the salt whenever it looks up blocks again.
 """
 
+import contextlib
+import hashlib
+import json
 from typing import Any
 
-from ropeswitch.model_patches.switch.kv.kernel_scan import keep_scans_working
 
-# LMCache imports numba.
+def keep_scans_working() -> None:
+    """Make llvmlite's library object, which LMCache imports with numba, report that it has no ``__dict__``.
+
+    On CPUs, vLLM reads the ``__dict__`` of every value in every module to replace Triton kernels. That object takes any name
+    for one of its functions, ``__dict__`` too, and the engine dies with an ``AttributeError``.
+    """
+    with contextlib.suppress(ImportError):
+        from llvmlite.binding import ffi
+
+        library = type(ffi.lib)
+        if hasattr(library, "knows_its_own_names"):
+            return
+        upstream = library.__getattr__
+
+        def __getattr__(self: Any, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return upstream(self, name)
+
+        library.__getattr__ = __getattr__
+        library.knows_its_own_names = True
+
+
 keep_scans_working()
 
 from lmcache.integration.vllm.lmcache_mp_connector import LMCacheMPConnector as Upstream  # noqa: E402
 from lmcache.integration.vllm.lmcache_mp_metadata import LMCacheMPRequestState  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 
-from ropeswitch.model_patches.switch.kv.lmcache_keys import store_salt  # noqa: E402
-
 # A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
+
+# Limits of LMCache's `IPCCacheServerKey`, which raises on other salts in the engine's own loop.
+LONGEST = 128
+FORBIDDEN = frozenset("@/\\\x00")
+
+
+def store_salt(request: Any) -> str:
+    """Return the salt for a request's chunks: its ``cache_salt``, which names its factor set, if LMCache accepts it.
+
+    A salt that LMCache would reject becomes a digest. So does the salt of a request with a LoRA adapter, since LMCache's
+    keys do not contain the adapter's name.
+    """
+    salt: str = request.cache_salt
+    adapter = request.lora_request and request.lora_request.lora_name
+    if adapter is None and len(salt) <= LONGEST and not FORBIDDEN & set(salt):
+        return salt
+    return f"rope_set:{hashlib.sha256(json.dumps([salt, adapter]).encode()).hexdigest()}"
 
 
 class LMCacheMPConnector(Upstream):

@@ -7,12 +7,12 @@ from typing import Any
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
+from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine, check_connector, check_offloading
-from ropeswitch.model_patches.switch.models.latent_attention import check_latent_attention, check_softmax_scales
 
 # Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
@@ -21,14 +21,7 @@ FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 
 
 def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
-    """Refuse a model whose rotary embedding a ladder cannot replace.
-
-    Args:
-        hf_config: The model's text config as a dict.
-        ladder: The ladder to apply.
-
-    Returns:
-        The model's rotary base.
+    """Return the rotary base of a model, by its text config; refuse one whose rotary embedding the ladder cannot replace.
 
     Raises:
         UnsupportedError: with the config field, its value and the reason.
@@ -48,7 +41,7 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
 
 
 def check_rotation(hf_config: Mapping[str, Any]) -> float:
-    """Refuse a model that no ladder can rotate; argument, result and errors as in :func:`check_model`."""
+    """Like :func:`check_model`, for a model that no ladder can rotate."""
     rope = rope_parameters(hf_config)
     if rope["rope_type"] in AXIS_TYPES or rope.get("xdrope_section") or hf_config.get("xdrope_section"):
         raise UnsupportedError(
@@ -87,11 +80,49 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     return base_of(rope)
 
 
-def check_features(engine_args: Any) -> None:
-    """Refuse engine features that would rotate wrongly.
+def check_latent_attention(hf_config: Mapping[str, Any]) -> None:
+    """Refuse a text config with multi-head latent attention that a ladder cannot rotate; pass every other config.
 
-    Args:
-        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
+    Raises:
+        UnsupportedError: with the config field, its value and the reason.
+        FactorError: for ambiguous YaRN parameters.
+    """
+    if not hf_config.get("kv_lora_rank"):
+        return
+    rope = rope_parameters(hf_config)
+    for key in ("llama_4_scaling", "llama_4_scaling_beta"):
+        if rope.get(key) or hf_config.get(key):
+            raise UnsupportedError(
+                f"{key}: DeepSeek's layers scale attention by raw positions, which the model does not get"
+            )
+    # vLLM's layers rotate interleaved pairs regardless of this field.
+    if hf_config.get("rope_interleave") is False:
+        raise UnsupportedError("rope_interleave: false: vLLM's latent attention rotates interleaved pairs only")
+    softmax_slope(hf_config)
+
+
+def check_softmax_scales(hf_config: Mapping[str, Any], ladder: FactorLadder) -> None:
+    """Refuse a ladder whose softmax scales do not fit the model; ``softmax_scales.py`` checks the layers.
+
+    Raises:
+        UnsupportedError: naming the set and the ``softmax_scale`` that it needs.
+    """
+    slope = softmax_slope(hf_config)
+    for index, each in enumerate(ladder.sets):
+        if each.softmax_scale is None and slope is not None:
+            raise UnsupportedError(
+                f"sets[{index}].softmax_scale: missing; the model's config scales the softmax (mscale_all_dim {slope:g}), "
+                "so each set must state its own: (0.1 * mscale_all_dim * ln(factor) + 1) ** 2 for YaRN, 1 for none"
+            )
+        if each.softmax_scale not in (None, 1.0) and not hf_config.get("kv_lora_rank"):
+            raise UnsupportedError(
+                f"sets[{index}].softmax_scale: {each.softmax_scale}: allowed only for multi-head latent attention "
+                "(kv_lora_rank); leave it out"
+            )
+
+
+def check_features(engine_args: Any) -> None:
+    """Refuse features, by ``EngineArgs`` or the namespace of ``vllm serve``'s parser, that would rotate wrongly.
 
     Raises:
         UnsupportedError: with the flag, its value and the reason.
@@ -115,13 +146,7 @@ def check_features(engine_args: Any) -> None:
 
 
 def check_engine(vllm_config: Any) -> RopeSettings:
-    """Refuse a resolved engine config that would rotate wrongly; called in every engine and worker process.
-
-    Args:
-        vllm_config: ``vllm.config.VllmConfig``.
-
-    Returns:
-        The engine's settings.
+    """Return the settings of a resolved ``VllmConfig``; refuse one that would rotate wrongly. Runs in every process.
 
     Raises:
         UnsupportedError: with the field, its value and the reason.
@@ -159,10 +184,7 @@ def check_engine(vllm_config: Any) -> RopeSettings:
 
 
 def check_device(device_name: str) -> None:
-    """Refuse a platform whose model runner is not patched.
-
-    Args:
-        device_name: ``vllm.platforms.current_platform.device_name``.
+    """Refuse a platform, by ``current_platform.device_name``, whose model runner is not patched.
 
     Raises:
         UnsupportedError: for anything but CPUs and NVIDIA GPUs.

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from vllm.model_executor.layers.rotary_embedding import RotaryEmbedding
 
 from ropeswitch.kernels.apply_rows import apply_rows
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.rows.rotation import Rotation
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows.rotation import Rotation, rotation_of
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 # Arguments: query, key, rows, row numbers, head_size, neox.
@@ -64,12 +65,31 @@ class LadderRotaryEmbedding(nn.Module):
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
-        """Refuse to return upstream's table of angles by position, which some models read directly.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse to return upstream's table of angles by position, which some models read directly."""
         raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
 
     def extra_repr(self) -> str:
         return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
+
+
+def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:
+    """Replace the plain rotary modules of a decoder without its encoders, which ``get_rope`` mistook for an encoder's.
+
+    The decoder of a multimodal model may set its layers' rope parameters itself (GLM-4V, Moondream, MiMo-V2 Omni). These
+    then lack the config's mark, as encoders' layers do. A module with the ladder's base follows the ladder; any other keeps
+    its own base.
+
+    Raises:
+        UnsupportedError: when the number of factors does not match a layer.
+    """
+    ours: dict[RotaryEmbedding, LadderRotaryEmbedding] = {}
+    for parent in list(text.modules()):
+        for name, module in parent.named_children():
+            if type(module) is not RotaryEmbedding:
+                continue
+            if module not in ours:
+                plain = {"rope_theta": module.base}
+                rotation = rotation_of(module.head_size, module.rotary_dim, plain, settings, multimodal=False)
+                assert rotation is not None
+                ours[module] = LadderRotaryEmbedding(module.head_size, rotation, module.is_neox_style)
+            setattr(parent, name, ours[module])

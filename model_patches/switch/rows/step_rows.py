@@ -23,9 +23,8 @@ from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
-from ropeswitch.model_patches.switch.rows.plain_rotary import replace_plain_rotary
 from ropeswitch.model_patches.switch.rows.position_readers import give_positions
-from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary
 from ropeswitch.model_patches.switch.rows.rotation import Rotation
 from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
 from ropeswitch.model_patches.switch.rows.transformers_rotary import replace_rotary

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from vllm.config import VllmConfig
 
-from ropeswitch.model_patches.serving.prefill_progress import prefill_progress
+from ropeswitch.model_patches.serving.part import prefill_progress
 from tests.model_patches.hash_engine import MODES, Engine, Mode
 
 PROMPT = [1 + i % 7 for i in range(30)]
