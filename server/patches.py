@@ -68,7 +68,7 @@ SERVER_PATCHES = (
     Patch(
         target=_RENDERER,
         kind="wrapped",
-        file="server/front/bodies/renderer.py",
+        file="server/front/bodies/long_prompts.py",
         tests="tests/server/ingest/test_renderer.py",
         relies_on=dict.fromkeys(
             (

@@ -1,15 +1,15 @@
-"""The engine core utility ``prefill_progress``: reports how much of a prompt is computed."""
+"""The engine core utility ``prefill_progress``: reports how much of a prompt is computed, and how long the rest takes."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 
-def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return, for each known request, how many of its prompt tokens are computed or cached, and how many are cached.
+def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
+    """Return how many prompt tokens of each known request are computed or cached, how many cached, and the others' seconds.
 
     Args:
-        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``; scheduled tokens count as computed.
+        scheduler: The core's scheduler, which predicts the seconds or returns None; scheduled tokens count as computed.
         request_ids: The engine's own request IDs.
     """
     found = {}
@@ -17,7 +17,8 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
         if (request := scheduler.requests.get(request_id)) is not None:
             # Upstream drops these statistics at the first token.
             cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
-            found[request_id] = (min(request.num_computed_tokens, request.num_prompt_tokens), cached)
+            processed = min(request.num_computed_tokens, request.num_prompt_tokens)
+            found[request_id] = processed, cached, scheduler.prefill_seconds(request)
     return found
 
 

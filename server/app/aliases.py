@@ -112,7 +112,7 @@ class Aliases:
 class AliasedBodies:
     """Middleware of plain ``vllm serve``: replaces an alias in a JSON body by its model, and forces its set.
 
-    ``ropeswitch serve`` does the same where it parses a body (``ingest/request.py``).
+    ``ropeswitch serve`` does the same where it parses a body (``bodies/request.py``).
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -30,10 +30,9 @@ from ropeswitch.server.app.engine_watch import WATCH
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.app.tasks import start_tasks
 from ropeswitch.server.front.access_log.log import start as start_access_log
-from ropeswitch.server.front.bodies.renderer import separate_long_prompts
-from ropeswitch.server.front.bodies.routes import read_long_bodies
+from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.inner import Inner
-from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
@@ -104,14 +103,12 @@ class _Checked:
         ladder: The engine's ladder.
         patches: The patches that its processes run.
         front: API keys and request limits.
-        admission: Admits prompts to the queue.
     """
 
     settings: RopeSettings
     ladder: EngineLadder
     patches: Sequence[Patch]
     front: FrontState
-    admission: Admission
 
 
 async def _checked(engine_client: Any, args: Namespace) -> _Checked:
@@ -132,8 +129,8 @@ async def _checked(engine_client: Any, args: Namespace) -> _Checked:
         raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
     max_model_len = engine_client.model_config.max_model_len
     waits = vllm_adapter.prompt_waits(engine_client)
-    front, admission = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
-    return _Checked(settings, EngineLadder.of(settings, max_model_len), patches, front, admission)
+    front = build(args.ropeswitch_front, settings.ladder, max_model_len, waits, vllm_adapter.AdmissionError)
+    return _Checked(settings, EngineLadder.of(settings, max_model_len), patches, front)
 
 
 def _parts(engine_client: Any, args: Namespace, checked: _Checked, models: Any) -> ServerParts:
@@ -182,7 +179,7 @@ def _wrap(engine_client: Any, checked: _Checked) -> None:
     limits_output = engine_client.model_config.get_diff_sampling_param().get("max_tokens") is not None
     bounds_whitespace = engine_client.vllm_config.structured_outputs_config.disable_any_whitespace
     engine_client.prompts = Prompts(
-        checked.ladder, checked.admission, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
+        checked.ladder, checked.front.queue, length, limits_output=limits_output, bounds_whitespace=bounds_whitespace
     )
 
 

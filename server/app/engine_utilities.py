@@ -57,24 +57,25 @@ def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[
     async def computed(request_ids: list[str]) -> dict[str, int]:
         asked = (_utility(client, engine, "prefill_progress", request_ids) for engine in client.core_engines)
         answers = await asyncio.gather(*asked)
-        return {request_id: tokens for each in answers for request_id, (tokens, _cached) in (each or {}).items()}
+        return {request_id: tokens for each in answers for request_id, (tokens, *_) in (each or {}).items()}
 
     return computed
 
 
-def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """Make a function that returns a request's prompt tokens that are computed or cached, and those that are cached.
+def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int, float | None]]]:
+    """Make a function that returns a request's ``prefill_progress`` (``model_patches/serving/prefill_progress.py``).
 
-    Of a request with several answers, the furthest one counts. Both numbers are 0 if no engine knows the request.
+    Of a request with several answers, the furthest one counts. It is (0, 0, None) if no engine knows the request.
     """
     client, processor = engine_client.engine_core, engine_client.output_processor
 
-    async def progress(request_id: str) -> tuple[int, int]:
-        furthest = (0, 0)
+    async def progress(request_id: str) -> tuple[int, int, float | None]:
+        furthest: tuple[int, int, float | None] = (0, 0, None)
         if internal := processor.external_req_ids.get(request_id):
             for engine in client.core_engines:
                 found = await _utility(client, engine, "prefill_progress", list(internal))
-                furthest = max([furthest, *(tuple(each) for each in (found or {}).values())])
-        return furthest
+                furthest = max([furthest, *(found or {}).values()], key=lambda each: each[0])
+        processed, cached, seconds = furthest
+        return processed, cached, seconds
 
     return progress

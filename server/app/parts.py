@@ -25,7 +25,7 @@ class ServerParts:
         length_metrics: Metrics by length, None with ``--disable-log-stats``.
         access_log: The access log, None with ``--access-log off``.
         request_ids: Whether responses carry the header ``x-request-id``.
-        prefill_progress: Returns a prompt's computed and cached tokens; made by
+        prefill_progress: Returns a prompt's progress; made by
             :func:`~ropeswitch.server.app.engine_utilities.prefill_progress`.
     """
 
