@@ -66,6 +66,7 @@ class LengthAware:
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
         self.cost = StepCost(measured, hidden_size)
+        self._limits = limits
         self._plan = StepPlan(limits, self._engine, self.queue, self.cost, self.target)
         self.next_set: NextSetPrefill | None = None
         if ladder is not None:
@@ -166,7 +167,8 @@ class LengthAware:
             return 0.0
         work = self.cost.seconds(chunk(left, before))
         busy = self.cost.seconds(self._decodes)
-        return work + busy * ceil(work / self._plan.room(self.target, busy))
+        steps = max(work / self._plan.room(self.target, busy), left / self._limits.chunk)
+        return work + busy * ceil(steps)
 
     def _look(self, request: Request) -> tuple[int, int]:
         hit = self._engine.cache_hit(request)
