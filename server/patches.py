@@ -58,7 +58,7 @@ SERVER_PATCHES = (
     _patch(
         _RENDERER,
         "wrapped",
-        "front/bodies/renderer.py",
+        "front/bodies/long_prompts.py",
         "ingest/test_renderer.py",
         "token IDs would pass unchecked",
         f"{_RENDERER}.validate_token_ids",

@@ -225,7 +225,7 @@ def _run(args: argparse.Namespace) -> int:
     _say(args, "loading vLLM's benchmark")
     # vLLM reads the variable when imported. Import it now: it takes seconds, which would delay an interrupted test's report.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    import ropeswitch.loadtests.client.results  # noqa: F401
+    import ropeswitch.loadtests.client.results
 
     if not args.no_report:
         import ropeswitch.loadtests.report.page  # noqa: F401 - a missing matplotlib is found before the load

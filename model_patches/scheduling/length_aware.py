@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
 from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
-from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
+from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost, chunk
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.placement import EngineLadder
@@ -65,6 +65,7 @@ class LengthAware:
         suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.target = target or suits
         self.cost = StepCost(measured, hidden_size)
+        self._limits = limits
         self._plan = StepPlan(limits, self._engine, self.queue, self.cost, self.target)
         self.next_set: NextSetPrefill | None = None
         if ladder is not None:
@@ -152,6 +153,21 @@ class LengthAware:
         work = self.cost.seconds(chunks(tokens - before, before))
         fixed = self.cost.seconds(STEP)
         return work + fixed * ceil(work / max(self.target - fixed, fixed))
+
+    def prefill_seconds(self, request: Request) -> float | None:
+        """Predict the seconds of a request's remaining prompt, if no other prompt is computed meanwhile; None at first.
+
+        The decoding requests take their share of each step.
+        """
+        if not self.cost.fitted:
+            return None
+        before = max(request.num_computed_tokens, self.queue.place(request).hit)
+        if (left := request.num_prompt_tokens - before) <= 0:
+            return 0.0
+        work = self.cost.seconds(chunk(left, before))
+        busy = self.cost.seconds(self._decodes)
+        steps = max(work / self._plan.room(self.target, busy), left / self._limits.chunk)
+        return work + busy * ceil(steps)
 
     def _look(self, request: Request) -> tuple[int, int]:
         hit = self._engine.cache_hit(request)

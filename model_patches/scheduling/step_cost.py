@@ -74,6 +74,11 @@ class StepCost:
         self.error = 0.0
         self._fit()
 
+    @property
+    def fitted(self) -> bool:
+        """Whether as many kinds of steps were measured as there are costs; until then, some costs are assumed."""
+        return len(self._kinds) >= len(STEP)
+
     def seconds(self, load: Load) -> float:
         """Predict the seconds that a load takes."""
         return self._correction * self._raw(load)

@@ -132,7 +132,7 @@ class StepPlan:
         here.sort(key=attrgetter("order"))
         if taken:
             self._last_urgent = now
-        room = self._room(self.target, self.cost.seconds(load))
+        room = self.room(self.target, self.cost.seconds(load))
         resumed = self._resumed(max(room, self.target))
         for prefill in resumed:
             load += chunk(prefill.remaining, prefill.before)
@@ -142,7 +142,7 @@ class StepPlan:
         if resumed or short:
             self._last_urgent = now
         busy = self.cost.seconds(load)
-        room = self._room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
+        room = self.room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
             # Leave room for a chunk even if decoding requests fill the budget; the last of them then miss a step.
@@ -161,7 +161,7 @@ class StepPlan:
             sort=not view.in_order,
         )
 
-    def _room(self, seconds: float, busy: float) -> float:
+    def room(self, seconds: float, busy: float) -> float:
         """Return the seconds that prefills may take in a step of ``seconds``, of which decoding requests take ``busy``."""
         return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_DECODES * busy)
 

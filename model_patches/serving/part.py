@@ -22,11 +22,11 @@ def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]
     return initialize
 
 
-def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return, by the engine's request ids, how many prompt tokens are computed, scheduled or cached, and how many cached.
+def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
+    """Return, by the engine's request ids, prompt tokens computed or scheduled, those cached, and the others' seconds.
 
     Args:
-        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``.
+        scheduler: The core's scheduler, which predicts the seconds or returns None.
         request_ids: The requests; unknown ones are left out.
     """
     found = {}
@@ -34,5 +34,6 @@ def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tu
         if (request := scheduler.requests.get(request_id)) is not None:
             # Upstream drops these statistics at the first token.
             cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
-            found[request_id] = (min(request.num_computed_tokens, request.num_prompt_tokens), cached)
+            processed = min(request.num_computed_tokens, request.num_prompt_tokens)
+            found[request_id] = processed, cached, scheduler.prefill_seconds(request)
     return found

@@ -23,8 +23,8 @@ from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.access_log.log import start as start_access_log
-from ropeswitch.server.front.bodies.renderer import separate_long_prompts
-from ropeswitch.server.front.bodies.routes import read_long_bodies
+from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
@@ -98,9 +98,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     engine_utilities.check_process(patches)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
-    front, admission = build(
-        args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError
-    )
+    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
     coroutines = [front.queue.watch(QueueMetrics(front.queue, name).refresh)]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
@@ -120,7 +118,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     separate_long_prompts(engine_client.renderer)
     engine_client.prompts = Prompts(
         ladder,
-        admission,
+        front.queue,
         partial(prompt_length, model),
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,

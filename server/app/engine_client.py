@@ -16,7 +16,7 @@ from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, wi
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import WATCH
 from ropeswitch.server.app.structural_tag import bound_whitespace
-from ropeswitch.server.front.bodies.faults import LARGE_NUMBER
+from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.metrics.outputs import WatchedOutputs

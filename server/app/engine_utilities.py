@@ -76,8 +76,8 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
         return None
 
 
-async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the prompt tokens that are computed or cached, and those that are cached, of requests that an engine knows."""
+async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
+    """Return the ``prefill_progress`` (``model_patches/serving/part.py``) of the requests that an engine knows."""
     asked = (_utility(client, engine, "prefill_progress", list(request_ids)) for engine in client.core_engines)
     return {
         request_id: tuple(found) for each in await asyncio.gather(*asked) for request_id, found in (each or {}).items()
@@ -92,20 +92,20 @@ def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[
 
     async def computed(request_ids: list[str]) -> dict[str, int]:
         progress = await _progress(engine_client.engine_core, request_ids)
-        return {request_id: tokens for request_id, (tokens, _) in progress.items()}
+        return {request_id: tokens for request_id, (tokens, *_) in progress.items()}
 
     return computed
 
 
-def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """Make a function that returns a request's prompt tokens that are computed or cached, and those that are cached.
+def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int, float | None]]]:
+    """Make a function that returns a request's ``prefill_progress`` (``model_patches/serving/part.py``).
 
-    Of a request with several answers, the furthest one counts. Both numbers are 0 if no engine knows the request.
+    Of a request with several answers, the furthest one counts. It is (0, 0, None) if no engine knows the request.
     """
 
-    async def progress(request_id: str) -> tuple[int, int]:
+    async def progress(request_id: str) -> tuple[int, int, float | None]:
         internal = engine_client.output_processor.external_req_ids.get(request_id) or ()
         found = await _progress(engine_client.engine_core, internal) if internal else {}
-        return max(found.values(), default=(0, 0))
+        return max(found.values(), default=(0, 0, None), key=lambda each: each[0])
 
     return progress

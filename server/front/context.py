@@ -24,7 +24,7 @@ class Ticket:
         index: The index of its length class in the ladder.
         requests: Number of answers to generate.
         tokens: Prompt tokens, times the number of answers.
-        request_id: Its ID in the engine client; None until one is assigned.
+        request_id: Its ID in the engine client.
         since: Arrival time, in seconds of the queue's clock.
         seen: Whether the engine client has ever known the ID.
         released: Whether it no longer waits.
@@ -33,7 +33,7 @@ class Ticket:
     index: int
     requests: int
     tokens: int
-    request_id: str | None
+    request_id: str
     since: float
     seen: bool = False
     released: bool = False

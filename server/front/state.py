@@ -16,9 +16,8 @@ from ropeswitch.server.front.flags import (
     QUEUED_TOKENS,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.key_limits import EVERYONE, KeyLimits
-from ropeswitch.server.front.limits.keys import KeyRing, bearer
-from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, QueueLimits, Waits
+from ropeswitch.server.front.limits.keys import EVERYONE, KeyLimits, KeyRing, bearer
+from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError
 
 
@@ -45,7 +44,7 @@ class FrontState:
         keys: The API keys.
         metrics_keys: The keys for ``/metrics`` only; without any, ``/metrics`` is open.
         key_limits: The limits of each key.
-        queue: The limits of each length class.
+        queue: Admits prompts to the engine, within the limits of each length class.
         max_body_bytes: Maximum bytes of a body.
         held_bodies: Memory held by request bodies in flight.
         body_timeout: Longest pause between two parts of a body, in seconds.
@@ -56,7 +55,7 @@ class FrontState:
     keys: KeyRing
     metrics_keys: KeyRing
     key_limits: KeyLimits
-    queue: QueueLimits
+    queue: Admission
     max_body_bytes: int
     held_bodies: HeldBodies
     body_timeout: float
@@ -116,8 +115,8 @@ def build(
     max_model_len: int,
     waits: Waits,
     make_error: Callable[[Refusal], RefusedError],
-) -> tuple[FrontState, Admission]:
-    """Build the middleware's keys and limits, and the admission of prompts to the engine.
+) -> FrontState:
+    """Build the middleware's keys and limits.
 
     Args:
         config: Values of the flags.
@@ -129,20 +128,18 @@ def build(
     Raises:
         UsageError: when a key file has become unreadable since the start of the command.
     """
-    queue = QueueLimits(length_classes(config, ladder, max_model_len), waits)
     max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
-    state = FrontState(
+    return FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
         key_limits=KeyLimits(config.max_concurrent_per_key),
-        queue=queue,
+        queue=Admission(length_classes(config, ladder, max_model_len), waits, config.max_prompt_tokens, make_error),
         max_body_bytes=max_body_bytes,
         held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
         body_timeout=config.body_timeout,
         max_sequences=config.max_sequences_per_request,
         max_headers=config.max_headers,
     )
-    return state, Admission(queue, config.max_prompt_tokens, make_error)
 
 
 def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int) -> list[LengthClass]:

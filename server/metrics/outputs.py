@@ -19,7 +19,7 @@ from typing import Any
 from ropeswitch.model_patches.switch.config.settings import RESERVE
 from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.front.bodies.prompt_end import with_prompt_end
+from ropeswitch.server.front.bodies.long_prompts import with_prompt_end
 from ropeswitch.server.front.context import current
 from ropeswitch.server.metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step

@@ -2,7 +2,7 @@
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
-from ropeswitch.server.front.limits.queue_limits import QueueLimits
+from ropeswitch.server.front.limits.queue_limits import Admission
 
 LABELS = ("model_name", "length_class")
 REQUESTS = ("ropeswitch_queued_requests", "Answers waiting for their first token, by length class of the prompt.")
@@ -18,7 +18,7 @@ class QueueMetrics:
         registry: Where to register the gauges.
     """
 
-    def __init__(self, queue: QueueLimits, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, queue: Admission, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
         self._queue = queue
         self._model_name = model_name
         # ``/metrics`` of any process sums the counts of all.

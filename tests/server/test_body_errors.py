@@ -10,9 +10,9 @@ from fastapi import Depends, Form, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, model_validator
 
-from ropeswitch.server.front.bodies.faults import TOO_DEEP, TOO_MANY
+from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refused_value
 from ropeswitch.server.front.bodies.parse import parse
-from ropeswitch.server.front.bodies.routes import read_long_bodies
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 
@@ -212,10 +212,10 @@ def message(content: Any) -> dict[str, Any]:
 )
 def test_messages_parts_and_tools_are_limited(body: Any, place: Any) -> None:
     """In all, for each takes time to validate."""
-    fault = parse(json.dumps(body).encode()).fault
-    assert (place is None) == (fault is None)
-    if fault is not None:
-        assert fault.message == TOO_MANY and fault.place[:1] == (place,)
+    refusal = refused_value(parse(json.dumps(body).encode()))
+    assert (place is None) == (refusal is None)
+    if refusal is not None:
+        assert refusal.message.endswith(f": {TOO_MANY}") and (refusal.param or "").startswith(place)
 
 
 def test_a_form_starts_no_more_sequences_than_a_body(tmp_path: Path) -> None:
@@ -286,11 +286,11 @@ def test_arguments_that_upstream_parses(arguments: str, refused: bool) -> None:
     function = {"name": "f", "arguments": arguments}
     call = {"role": "assistant", "tool_calls": [{"function": function}]}
     chats = {
-        ("messages", 0, "tool_calls", 0, "function", "arguments"): {"messages": [call]},
-        ("messages", 1, 0, "tool_calls", 0, "function", "arguments"): {"messages": [[], [call]]},
-        ("input", 0, "arguments"): {"input": [function]},
+        "messages[0].tool_calls[0].function.arguments": {"messages": [call]},
+        "messages[1][0].tool_calls[0].function.arguments": {"messages": [[], [call]]},
+        "input[0].arguments": {"input": [function]},
     }
     for place, body in chats.items():
-        fault = parse(json.dumps(body).encode()).fault
-        assert (None if fault is None else (fault.message, fault.place)) == ((TOO_DEEP, place) if refused else None)
-    assert parse(json.dumps({"metadata": function}).encode()).fault is None
+        refusal = refused_value(parse(json.dumps(body).encode()))
+        assert (refusal and refusal.message) == (f"{place}: {TOO_DEEP}" if refused else None)
+    assert refused_value(parse(json.dumps({"metadata": function}).encode())) is None

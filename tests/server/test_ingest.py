@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from ropeswitch.server.front.bodies.parse import PIECE, parse
+from ropeswitch.server.front.bodies.parse import PIECE, TokenIds, parse
 from ropeswitch.server.front.bodies.request import VERY_LONG
-from ropeswitch.server.front.bodies.token_ids import TokenIds
 from tests.server.conftest import MODEL
 from tests.server.running import Answer, Server
 
@@ -44,7 +43,7 @@ def test_a_long_prompt_gives_the_answer_of_a_short_body(server: Server, options:
     body = {"model": MODEL, "max_tokens": 3, "temperature": 0, **options}
     # Its array is longer than a piece, and one piece of it ends among the numbers.
     array = b"[" + b" " * (PIECE - 2000) + json.dumps(prompt)[1:].encode()
-    assert type(parse(b'{"prompt": ' + array + b"}").values["prompt"]) is TokenIds
+    assert type(parse(b'{"prompt": ' + array + b"}")["prompt"]) is TokenIds
     long = server.post("/v1/completions", json.dumps(body)[:-1].encode() + b', "prompt": ' + array + b"}")
     short = server.post("/v1/completions", {**body, "prompt": prompt})
     assert (long.status, long.sets) == (200, short.sets), long.text

@@ -17,7 +17,6 @@ from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.server.app import engine_utilities
 from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.app.engine_utilities import check_process, check_reports
-from ropeswitch.server.front.bodies.prompt_set import asked_set
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.serve import plugin_names
@@ -26,21 +25,6 @@ from tests.server.front.parts import LADDER
 STARTED_BY_US = Namespace(ropeswitch_front=None)
 # Of no use without an engine; what it does is tested in tests/server/front.
 ADMISSION: Any = SimpleNamespace()
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({"vllm_xargs": {"rope_factor_set": "b"}}, "b"),
-        ({"vllm_xargs": {"rope_factor_set": 3}}, 3),
-        ({"prompt": "rope_factor_set"}, None),
-        ({"vllm_xargs": None, "rope_factor_set": "b"}, None),
-        (["rope_factor_set"], None),
-        (None, None),
-    ],
-)
-def test_the_set_that_a_body_asks_for(body: object, expected: object) -> None:
-    assert asked_set(body) == expected
 
 
 def report(**changes: Any) -> dict[str, Any]:

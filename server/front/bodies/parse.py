@@ -5,14 +5,14 @@ token IDs. So long objects and arrays are split first, and a long array of token
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from ropeswitch.server.front.bodies.faults import Fault, find_fault
-from ropeswitch.server.front.bodies.token_ids import TokenIds
-
+# Bodies of more bytes are parsed, and texts of more characters tokenized, off the event loop; a shorter one takes less than
+# a millisecond.
+LONG = 1 << 16
 # Bytes decoded in one call, which takes about half a millisecond.
 PIECE = 1 << 16
 # Maximum bytes of a number and the comma after it.
@@ -29,21 +29,41 @@ _Ids = msgspec.json.Decoder(list[int])
 _Anything = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """A body's values.
+class TokenIds(list[int]):
+    """Token IDs of a prompt, none below 0, with the ``smallest`` and the ``largest`` of them."""
 
-    Attributes:
-        values: What ``json.loads`` returns, but with long lists of prompt token IDs as :class:`TokenIds`.
-        fault: A value that cannot be sent to an engine, or None.
-    """
+    __slots__ = ("largest", "smallest")
 
-    values: Any
-    fault: Fault | None
+    def __init__(self, slices: Iterable[list[int]]) -> None:
+        """Join non-empty slices; other threads can run between two of them."""
+        super().__init__()
+        ranges: list[int] = []
+        for each in slices:
+            ranges += [min(each), max(each)]
+            self += each
+        self.smallest, self.largest = min(ranges, default=0), max(ranges, default=0)
 
 
-def parse(body: bytes) -> Parsed:
-    """Parse JSON.
+def sample(values: Any) -> list[Any] | None:
+    """Return the prompts of a body's field with only the first ID of each :class:`TokenIds`; None if no prompt is one."""
+    if isinstance(values, TokenIds):
+        return values[:1]
+    if not isinstance(values, list) or not all(isinstance(each, list) for each in values):
+        return None
+    if any(isinstance(each, TokenIds) for each in values):
+        return [each[:1] if isinstance(each, TokenIds) else each for each in values]
+    return None
+
+
+def completed(values: Any, validated: Any) -> Any:
+    """Return the validated :func:`sample` with the token IDs that were kept out of it."""
+    if isinstance(values, TokenIds):
+        return values
+    return [each if isinstance(each, TokenIds) else other for each, other in zip(values, validated, strict=True)]
+
+
+def parse(body: bytes) -> Any:
+    """Return what ``json.loads`` returns, but with long lists of prompt token IDs as :class:`TokenIds`.
 
     Raises:
         json.JSONDecodeError: for a body that is not JSON.
@@ -51,52 +71,36 @@ def parse(body: bytes) -> Parsed:
         RecursionError: for a body that is nested too deeply.
     """
     try:
-        values = _values(memoryview(body))
+        return _value(memoryview(body.strip(SPACE)), DEPTH)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # For what only msgspec rejects, such as NaN and invalid Unicode, and for the exact place of an error.
-        values = json.loads(body)
-    return Parsed(values, find_fault(values))
+        return json.loads(body)
 
 
-def _values(raw: memoryview) -> Any:
-    if not _begins(raw, b"{"):
-        return _value(raw, DEPTH)
-    values = _Object.decode(raw).items()
-    return {name: (_prompts if name in PROMPTS else _value)(memoryview(each), DEPTH) for name, each in values}
-
-
-def _value(raw: memoryview, depth: int) -> Any:
-    if len(raw) > PIECE and depth > 0:
-        if _begins(raw, b"{"):
-            return {name: _value(memoryview(each), depth - 1) for name, each in _Object.decode(raw).items()}
-        if _begins(raw, b"[[", b"[{"):
-            return [_value(memoryview(each), depth - 1) for each in _Array.decode(raw)]
-        if (slices := _slices(raw)) is not None:
-            return [number for each in slices for number in each]
-    return _Anything.decode(raw)
-
-
-def _prompts(raw: memoryview, depth: int) -> Any:
-    if len(raw) > PIECE:
-        if _begins(raw, b"[["):
-            return [_prompts(memoryview(each), depth) for each in _Array.decode(raw)]
-        if (slices := _slices(raw)) is not None and (ids := TokenIds(slices)).smallest >= 0:
-            return ids
-    return _value(raw, depth)
-
-
-def _begins(raw: memoryview, *starts: bytes) -> bool:
-    """Whether JSON begins with one of these, ignoring whitespace."""
-    return bytes(raw[:64]).translate(None, SPACE).startswith(starts)
+def _value(raw: memoryview, depth: int, ids: bool = False) -> Any:
+    """Return the value of JSON without spaces around it; ``ids`` says whether a list of numbers in it is token IDs."""
+    if len(raw) <= PIECE or depth == 0:
+        return _Anything.decode(raw)
+    start = bytes(raw[:64]).translate(None, SPACE)
+    if start.startswith(b"{"):
+        top = depth == DEPTH
+        found = _Object.decode(raw).items()
+        return {name: _value(memoryview(each), depth - 1, top and name in PROMPTS) for name, each in found}
+    if start.startswith((b"[[", b"[{")):
+        return [_value(memoryview(each), depth - 1, ids) for each in _Array.decode(raw)]
+    if (slices := _slices(raw)) is None:
+        return _Anything.decode(raw)
+    if ids and (found_ids := TokenIds(slices)).smallest >= 0:
+        return found_ids
+    return [number for each in slices for number in each]
 
 
 def _slices(raw: memoryview) -> list[list[int]] | None:
     """Return the numbers of an array of whole numbers in slices, in order; None for anything else."""
-    start, end = _bounds(raw)
-    if start == end or (raw[start], raw[end - 1]) != (ord("["), ord("]")):
+    if (raw[0], raw[-1]) != (ord("["), ord("]")):
         return None
     slices = []
-    start, end = start + 1, end - 1
+    start, end = 1, len(raw) - 1
     while start <= end:
         # The array is not copied as a whole: that takes as long as processing a slice.
         comma = bytes(raw[start + PIECE : min(start + PIECE + NUMBER, end)]).find(b",")
@@ -113,13 +117,3 @@ def _slices(raw: memoryview) -> list[list[int]] | None:
         slices.append(numbers)
         start = stop + 1
     return slices
-
-
-def _bounds(raw: memoryview) -> tuple[int, int]:
-    """Return the start and end of JSON, without surrounding whitespace."""
-    start, end = 0, len(raw)
-    while start < end and raw[start] in SPACE:
-        start += 1
-    while start < end and raw[end - 1] in SPACE:
-        end -= 1
-    return start, end

@@ -1,61 +1,71 @@
-"""An HTTP request whose JSON body may be long."""
+"""Rebuilds the app's routes so that they read long bodies off the event loop, and check them before validation.
+
+The routes also refuse invalid bodies (``body_errors.py``), report progress (``progress.py``), and keep the errors of their
+handlers for the log.
+"""
 
 import asyncio
-from collections.abc import Callable
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
 from typing import Any, TypeVar
 
-from fastapi import Request
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.datastructures import FormData
 
 from ropeswitch.factors.errors import FieldError
-from ropeswitch.server.app.aliases import Aliases
-from ropeswitch.server.front.bodies.body_errors import wrong_item
-from ropeswitch.server.front.bodies.fan_out import find_excess
-from ropeswitch.server.front.bodies.faults import Fault, field_path
-from ropeswitch.server.front.bodies.parse import PROMPTS, parse
-from ropeswitch.server.front.bodies.prompt_set import asked_policy, asked_set, names_output_limit, unknown_key
-from ropeswitch.server.front.bodies.token_ids import completed, sample
-from ropeswitch.server.front.context import Asked, RequestContext
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
+from ropeswitch.server.app.parts import ServerParts
+from ropeswitch.server.front.bodies import progress
+from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
+from ropeswitch.server.front.bodies.contents import (
+    excess,
+    extra_arguments,
+    names_output_limit,
+    refused_value,
+    unknown_key,
+)
+from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
+from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
-from ropeswitch.server.front.state import HeldBodies
 
-# Bodies of more than LONG bytes are parsed on a thread, and those of more than VERY_LONG on another one, so that the former
-# need not wait for the latter. A shorter body takes less than a millisecond.
-LONG = 1 << 16
+# Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
 VERY_LONG = 1 << 20
+# Seconds after which a parsing thread hands the GIL to the event loop; Python's default is 0.005. The loop releases the GIL
+# at every system call, and waits this long for it each time.
+SWITCH_SECONDS = 0.0005
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 _long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long", "very-long"))
 
 
-async def _run(size: int, function: Callable[[T], R], argument: T) -> R:
+async def _run(size: int, function: Callable[[], R]) -> R:
     """Call a function whose time grows with the body's size, on a thread where no smaller body waits for it."""
     if size <= LONG:
-        return function(argument)
+        return function()
     thread = _long if size <= VERY_LONG else _very_long
-    return await asyncio.get_running_loop().run_in_executor(thread, function, argument)
+    return await asyncio.get_running_loop().run_in_executor(thread, function)
 
 
 class LongRequest(Request):
     """A request whose long body is read off the event loop; upstream's routes use it like any Starlette request.
 
     Attributes:
-        held: Counts the memory of its body; set before the body is read, like the other attributes.
-        most_sequences: Maximum sequences that the body may start.
+        parts: The parts of this process; set before the body is read, like the other attributes.
         context: The request's context.
-        aliases: The server's model names.
-        takes_samples: Whether its token IDs are kept out of validation, which takes 40 ms for a million: only the first is
-            validated, and :func:`complete` puts all of them back. The parser has checked each.
+        takes_samples: Whether its token IDs, which the parser checks, are kept out of validation, which takes 40 ms for a
+            million: only the first is validated, and the endpoint gets all of them.
     """
 
-    held: HeldBodies
-    most_sequences: int
+    parts: ServerParts
     context: RequestContext
-    aliases: Aliases
-    takes_samples = False
+    takes_samples: bool
+    _size = 0
 
     async def body(self) -> bytes:
         """Return the whole body, as ``starlette.requests.Request.body``.
@@ -64,14 +74,20 @@ class LongRequest(Request):
             RefusedError: 503, if bodies in flight would exceed their memory limit.
         """
         if not hasattr(self, "_body"):
-            self._size = 0
-            chunks: list[bytes] = []
+            held, chunks = self.parts.front.held_bodies, []
             async for chunk in self.stream():
-                self._hold(len(chunk))
+                if held.bytes + len(chunk) > held.limit:
+                    raise self._refused(bodies_too_many(held.limit))
+                held.bytes += len(chunk)
+                self._size += len(chunk)
                 chunks.append(chunk)
             # Joining a long body takes milliseconds, and ten may arrive at the same time.
-            self._body = await _run(self._size, b"".join, chunks)
+            self._body = await _run(self._size, partial(b"".join, chunks))
         return self._body
+
+    def release(self) -> None:
+        """Release this body's share of the memory limit, when the request's handler is done."""
+        self.parts.front.held_bodies.bytes -= self._size
 
     async def json(self) -> Any:
         """Return the body's values, as ``starlette.requests.Request.json``.
@@ -82,26 +98,30 @@ class LongRequest(Request):
         if not hasattr(self, "_json"):
             body = await self.body()
             try:
-                parsed = await _run(len(body), parse, body)
+                values, refusal = await _run(len(body), partial(_read, body, self.parts.front.max_sequences))
             except (ValueError, RecursionError) as error:
                 raise self._refused(invalid_body(f"The body is not valid JSON: {error}")) from error
-            values = parsed.values
-            self._check(parsed.fault or find_excess(values, self.most_sequences) or unknown_key(values))
-            field = getattr(self.scope.get("route"), "body_field", None)
-            if field is not None and (refusal := wrong_item(field, values)) is not None:
-                raise self._refused(refusal)
+            self._check(refusal)
             if isinstance(values, dict):
+                field, items = getattr(self.scope.get("route"), "body_field", None), values.get("input")
+                if (
+                    field is not None
+                    and isinstance(items, list)
+                    and len(items) > TOGETHER
+                    and isinstance(items[0], dict)
+                ):
+                    self._check(wrong_item(field, values))
                 self._ask(values)
             self._json = values
         return self._json
 
     def _ask(self, values: dict[str, Any]) -> None:
         """Record what the body asks for, and replace the model name ``MODEL@SET`` by the model's."""
-        # A route that does not read the field must not ignore it silently.
-        factor_set = asked_set(values)
+        # A route that does not read these arguments must not ignore them silently.
+        arguments = extra_arguments(values)
         try:
-            alias = self.aliases.find(values.get("model"))
-            self.aliases.check(factor_set, alias)
+            alias = self.parts.aliases.find(values.get("model"))
+            self.parts.aliases.check(arguments.get(FORCED_SET), alias)
         except FieldError as error:
             raise self._refused(invalid_body(f"{error.field}: {error.reason}", error.field)) from error
         if alias is not None:
@@ -109,8 +129,8 @@ class LongRequest(Request):
         found = ((name, sample(values.get(name))) for name in PROMPTS if self.takes_samples)
         samples = {name: first for name, first in found if first is not None}
         self.context.asked = Asked(
-            factor_set=factor_set,
-            policy=asked_policy(values),
+            factor_set=arguments.get(FORCED_SET),
+            policy=arguments.get(LADDER_POLICY),
             alias=alias,
             limited=names_output_limit(values),
             in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
@@ -125,31 +145,83 @@ class LongRequest(Request):
             RefusedError: 400, for one that would start too many sequences.
         """
         values = await super().form(**limits)
-        self._check(find_excess(values, self.most_sequences))
+        self._check(excess(values, self.parts.front.max_sequences))
         return values
 
-    def release(self) -> None:
-        """Release this body's share of the memory limit, when the request's handler is done."""
-        self.held.bytes -= getattr(self, "_size", 0)
-
-    def _hold(self, count: int) -> None:
-        if self.held.bytes + count > self.held.limit:
-            raise self._refused(bodies_too_many(self.held.limit))
-        self.held.bytes += count
-        self._size += count
-
-    def _check(self, fault: Fault | None) -> None:
-        if fault is not None:
-            path = field_path(fault.place)
-            raise self._refused(invalid_body(f"{path or 'body'}: {fault.message}", path or None))
+    def _check(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise self._refused(refusal)
 
     def _refused(self, refusal: Refusal) -> RefusedError:
         return self.context.refuse(RefusedError(refusal))
 
 
-def complete(context: RequestContext, model: Any) -> None:
-    """Put a request's token IDs back into its validated body, a pydantic model."""
-    for name, value in context.asked.token_ids.items():
-        # A model that ignores unknown fields has no place for it.
-        if name in type(model).model_fields or name in (model.model_extra or ()):
-            setattr(model, name, completed(value, getattr(model, name)))
+def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
+    """Return a body's values, and their refusal or None."""
+    values = parse(body)
+    return values, refused_value(values) or excess(values, most_sequences) or unknown_key(values)
+
+
+class LongRoute(APIRoute):
+    """A route that reads its request as a :class:`LongRequest`, as FastAPI documents for custom request classes."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler, given a :class:`LongRequest`."""
+        handler = super().get_route_handler()
+        # An endpoint that reads its body itself gets all of it.
+        takes_samples = self.body_field is not None and inspect.iscoroutinefunction(self.endpoint)
+
+        async def handle(request: Request) -> Response:
+            long = LongRequest(request.scope, request.receive)
+            long.parts, long.context, long.takes_samples = request.app.state.ropeswitch, _context(), takes_samples
+            try:
+                return await handler(long)
+            except Exception as error:
+                if (refusal := refusal_of(error)) is not None:
+                    raise long.context.refuse(RefusedError(refusal)) from error
+                long.context.error = error
+                raise
+            finally:
+                long.release()
+
+        return handle
+
+
+def read_long_bodies(app: FastAPI) -> None:
+    """Make every route of an app a :class:`LongRoute`."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    names = set(inspect.signature(APIRoute).parameters) - {"endpoint"}
+    for place, route in enumerate(app.router.routes):
+        if isinstance(route, APIRoute):
+            values = {name: getattr(route, name) for name in names if hasattr(route, name)}
+            endpoint = route.endpoint
+            if inspect.iscoroutinefunction(endpoint):
+                endpoint = _completing(endpoint, route.path in progress.PATHS)
+            app.router.routes[place] = LongRoute(endpoint=endpoint, **values)
+
+
+def _completing(call: Callable[..., Awaitable[Any]], streams: bool) -> Callable[..., Awaitable[Any]]:
+    """Wrap an endpoint so that it gets its body with all token IDs; if it ``streams``, its streams may report progress."""
+
+    @wraps(call)
+    async def completing(**values: Any) -> Any:
+        kept = _context().asked.token_ids
+        for model in values.values():
+            for name in kept if isinstance(model, BaseModel) else ():
+                # A model that ignores unknown fields has no place for it.
+                if name in type(model).model_fields or name in (model.model_extra or ()):
+                    setattr(model, name, completed(kept[name], getattr(model, name)))
+        if streams:
+            request = next(each for each in values.values() if isinstance(each, LongRequest))
+            body = await request.json()
+            if isinstance(body, dict) and progress.FIELD in body:
+                return await progress.reporting(partial(call, **values), request, body, request.parts)
+        return await call(**values)
+
+    return completing
+
+
+def _context() -> RequestContext:
+    context = current.get()
+    assert context is not None, "the front gives every HTTP request a context"
+    return context

@@ -1,23 +1,29 @@
-"""API keys and metrics keys: from flags, the environment and files that are reloaded when they change.
+"""API keys and metrics keys, from flags, the environment and files that are reloaded when they change; limits of each key.
 
 Only digests are kept, so that no key appears in arguments, in another process or in a log.
 """
 
 import hashlib
 import hmac
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.front.limits.files import WatchedFiles
+from ropeswitch.server.front.refusal import Refusal, too_many_at_once
+
+logger = logging.getLogger(__name__)
 
 # Maximum number of API keys; every request is compared with all of them.
 MOST_KEYS = 4096
-# Seconds between two checks of the file.
+# Seconds between two readings of a file: 4,096 keys take 5 ms.
 LOOK_SECONDS = 1.0
 # Far more bytes than that many keys need; bounds the memory that a wrong path can take.
 _MOST_BYTES = 1 << 20
+# Stands for all clients together if no key is required.
+EVERYONE = b"everyone"
 
 
 def digest(key: bytes) -> bytes:
@@ -32,75 +38,65 @@ def bearer(header: bytes) -> bytes | None:
 
 
 def check_key(source: str, key: str) -> bytes:
-    """Check that a key fits into a header, and return its digest.
-
-    Args:
-        source: Its flag, variable or file, for the error message, which never shows the key.
+    """Return the digest of a key.
 
     Raises:
-        UsageError: for an empty key, or one that does not fit into a header.
+        UsageError: for a key that is empty or does not fit into a header; it names the ``source`` and never shows the key.
     """
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(f"{source}: a key must be one or more printable ASCII characters without spaces")
     return digest(key.encode())
 
 
-def read_keys(path: str, source: str = "--api-key-file") -> tuple[bytes, ...]:
+def read_keys(path: str, flag: str = "--api-key-file") -> tuple[bytes, ...]:
     """Return the digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
 
-    Args:
-        source: The flag that named the file, for the message.
-
     Raises:
-        UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
+        UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header; it names
+            the ``flag``.
     """
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise UsageError(f"{source}: {path!r} has more than {_MOST_BYTES} bytes, too large for a list of keys")
+            raise UsageError(f"{flag}: {path!r} has more than {_MOST_BYTES} bytes, too large for a list of keys")
         lines = [line.strip() for line in content.decode().splitlines()]
     except OSError as error:
-        raise UsageError(f"{source}: {path!r} cannot be read: {error.strerror or error}") from error
+        raise UsageError(f"{flag}: {path!r} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source}: {path!r} must be a text file with one key per line") from error
-    keys = [
-        check_key(f"{source}: {path!r} line {number}", line)
-        for number, line in enumerate(lines, start=1)
-        if line and not line.startswith("#")
-    ]
+        raise UsageError(f"{flag}: {path!r} must be a text file with one key per line") from error
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
+    keys = tuple(check_key(f"{flag}: {path!r} line {number}", line) for number, line in numbered)
     if not 1 <= len(keys) <= MOST_KEYS:
-        raise UsageError(f"{source}: {path!r} has {len(keys)} keys; from 1 to {MOST_KEYS} are allowed")
-    return tuple(keys)
+        raise UsageError(f"{flag}: {path!r} has {len(keys)} keys; from 1 to {MOST_KEYS} are allowed")
+    return keys
 
 
 class KeyRing:
-    """The keys in force in one process.
+    """The keys in force in one process; used only on the event loop.
 
     Args:
         fixed: Digests of the keys from flags and the environment.
-        path: The file with more keys, already read once without error, or None.
-        source: The flag that named the file, for messages.
+        path: The file with more keys, or None.
+        flag: The flag that named the file, for messages.
         clock: Monotonic seconds.
+
+    Raises:
+        UsageError: for a faulty file.
     """
 
     def __init__(
         self,
         fixed: Sequence[bytes],
         path: str | None,
-        source: str = "--api-key-file",
+        flag: str = "--api-key-file",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fixed = tuple(fixed)
-        self._path = path
-        self._source = source
-        self._clock = clock
-        self._looked = float("-inf")
-        self._from_file: tuple[bytes, ...] = ()
-        self._file: WatchedFiles | None = None
-        if path is not None:
-            self._file = WatchedFiles([path], self._read)
-            self._read()
+        self._fixed, self._path, self._flag, self._clock = tuple(fixed), path, flag, clock
+        self._from_file: tuple[bytes, ...] = () if path is None else read_keys(path, flag)
+        self._read_at = clock()
+        # The last fault, which is logged once.
+        self._fault: str | None = None
 
     @property
     def needed(self) -> bool:
@@ -108,25 +104,42 @@ class KeyRing:
         return bool(self._fixed) or self._path is not None
 
     def match(self, token: bytes) -> bytes | None:
-        """Return the digest of the key that equals ``token``, or None; takes the same time for every token."""
-        self._look()
-        return match(digest(token), (*self._fixed, *self._from_file))
+        """Return the digest of the key that equals ``token``, or None; compares all keys, so that the time reveals nothing.
 
-    def _look(self) -> None:
+        The file is read again first; if it has a fault, the previous keys stay in force.
+        """
         now = self._clock()
-        if self._file is not None and now - self._looked >= LOOK_SECONDS:
-            self._looked = now
-            self._file.look()
+        if self._path is not None and now - self._read_at >= LOOK_SECONDS:
+            self._read_at = now
+            try:
+                self._from_file, self._fault = read_keys(self._path, self._flag), None
+            except UsageError as error:
+                if str(error) != self._fault:
+                    logger.error("%s; the previous content stays in force", error)
+                self._fault = str(error)
+        wanted = digest(token)
+        found = [each for each in (*self._fixed, *self._from_file) if hmac.compare_digest(each, wanted)]
+        return found[0] if found else None
 
-    def _read(self) -> None:
-        assert self._path is not None
-        self._from_file = read_keys(self._path, self._source)
 
+class KeyLimits:
+    """Limits the requests in flight of each key to ``concurrency``, in one API server process.
 
-def match(wanted: bytes, digests: Iterable[bytes]) -> bytes | None:
-    """Return the digest in ``digests`` that equals ``wanted``, or None; compares all, so that the time reveals nothing."""
-    found = None
-    for each in digests:
-        if hmac.compare_digest(each, wanted):
-            found = each
-    return found
+    Attributes:
+        in_flight: The number of each key's requests, by its digest or :data:`EVERYONE`.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self.in_flight: Counter[bytes] = Counter()
+
+    def take(self, key: bytes) -> Refusal | None:
+        """Count a request as in flight until :meth:`give_back`, or return its refusal."""
+        if self.in_flight[key] >= self._concurrency:
+            return too_many_at_once(self._concurrency)
+        self.in_flight[key] += 1
+        return None
+
+    def give_back(self, key: bytes) -> None:
+        """Count a request as ended: answered, or its client has disconnected."""
+        self.in_flight[key] -= 1

@@ -38,70 +38,87 @@ class LengthClass:
     max_tokens: int
 
 
-class QueueLimits:
-    """The waiting prompts of this process, and their limits; used only on the event loop.
+class Admission:
+    """Admits prompts to the engine, and counts those that wait; used only on the event loop.
 
     Args:
         classes: By their place in the ladder.
         waits: See :data:`Waits`.
+        max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
+        make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, classes: Sequence[LengthClass], waits: Waits, clock: Callable[[], float] = time.monotonic
+        self,
+        classes: Sequence[LengthClass],
+        waits: Waits,
+        max_prompt_tokens: int | None = None,
+        make_error: Callable[[Refusal], RefusedError] = RefusedError,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.classes = tuple(classes)
         self._waits = waits
+        self._max_prompt_tokens = max_prompt_tokens
+        self._make_error = make_error
         self._clock = clock
-        self._requests = [0] * len(self.classes)
-        self._tokens = [0] * len(self.classes)
         # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
 
-    def admit(
-        self, tokens: int, index: int, copies: int, request_id: str | None, siblings: Sequence[Ticket]
-    ) -> Ticket | Refusal:
-        """Count a prompt as waiting, or return a refusal if its class is full.
-
-        A prompt is always accepted if only prompts of its own HTTP request wait. Otherwise a request larger than the limit
-        could never succeed.
+    def admit(self, tokens: int, index: int, copies: int, request_id: str) -> None:
+        """Count a prompt of the current HTTP request as waiting; the server's own prompts are not counted.
 
         Args:
             tokens: The prompt's length.
             index: Its length class, by its place in :attr:`classes`.
             copies: Number of answers to generate.
-            request_id: See :class:`Ticket`.
-            siblings: The tickets of other prompts of the same HTTP request.
+            request_id: Its ID in the engine client.
+
+        Raises:
+            RefusedError: for a prompt that is too long, or if its class is full.
+        """
+        if (context := current.get()) is None:
+            return
+        if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
+            outcome: Ticket | Refusal = prompt_too_long(tokens, self._max_prompt_tokens)
+        else:
+            outcome = self.add(tokens, index, copies, request_id, context.entered.tickets)
+        if isinstance(outcome, Refusal):
+            raise context.refuse(self._make_error(outcome), tokens)
+        context.entered.tickets.append(outcome)
+
+    def add(
+        self, tokens: int, index: int, copies: int, request_id: str, siblings: Sequence[Ticket]
+    ) -> Ticket | Refusal:
+        """Count a prompt as waiting, or return a refusal if its class is full; ``siblings`` are of the same HTTP request.
+
+        A prompt is always accepted if only siblings wait. Otherwise a request larger than the limit could never succeed.
         """
         ticket = Ticket(index, copies, tokens * copies, request_id, self._clock())
         if self._refusal(ticket, siblings) is not None:
             self.look()
         if (refusal := self._refusal(ticket, siblings)) is not None:
             return refusal
-        self._requests[index] += ticket.requests
-        self._tokens[index] += ticket.tokens
         self._tickets[id(ticket)] = ticket
         return ticket
 
     def _refusal(self, ticket: Ticket, siblings: Sequence[Ticket]) -> Refusal | None:
         index, limits = ticket.index, self.classes[ticket.index]
-        own = sum(each.requests for each in siblings if each.index == index and not each.released)
-        if self._requests[index] > own:
-            if self._requests[index] + ticket.requests > limits.max_requests:
-                return queue_full(limits.name, "requests", limits.max_requests, self._retry_after(index))
-            if self._tokens[index] + ticket.tokens > limits.max_tokens:
-                return queue_full(limits.name, "tokens", limits.max_tokens, self._retry_after(index))
+        requests, tokens = self.waiting(index)
+        if requests > sum(each.requests for each in siblings if each.index == index and not each.released):
+            # A place may be free when the oldest prompt has waited as long again.
+            since = next(each.since for each in self._tickets.values() if each.index == index)
+            retry = min(_LONGEST_RETRY, max(1, math.ceil(self._clock() - since)))
+            if requests + ticket.requests > limits.max_requests:
+                return queue_full(limits.name, "requests", limits.max_requests, retry)
+            if tokens + ticket.tokens > limits.max_tokens:
+                return queue_full(limits.name, "tokens", limits.max_tokens, retry)
         return None
-
-    def _retry_after(self, index: int) -> int:
-        """Return the estimated whole seconds until a place is free: the time that the oldest prompt has waited."""
-        since = next((each.since for each in self._tickets.values() if each.index == index), self._clock())
-        return min(_LONGEST_RETRY, max(1, math.ceil(self._clock() - since)))
 
     def look(self) -> None:
         """Release prompts that have been computed, or that the engine client no longer knows."""
         for ticket in list(self._tickets.values()):
-            waits = None if ticket.request_id is None else self._waits(ticket.request_id)
+            waits = self._waits(ticket.request_id)
             if waits:
                 ticket.seen = True
             elif waits is False or ticket.seen:
@@ -113,18 +130,14 @@ class QueueLimits:
         Prompts that never reached the engine are released only here.
         """
         for ticket in tickets:
-            if ticket.request_id is None or not self._waits(ticket.request_id):
-                self._release(ticket)
-            else:
+            if self._waits(ticket.request_id):
                 ticket.seen = True
+            else:
+                self._release(ticket)
 
     def _release(self, ticket: Ticket) -> None:
-        if ticket.released:
-            return
         ticket.released = True
-        del self._tickets[id(ticket)]
-        self._requests[ticket.index] -= ticket.requests
-        self._tokens[ticket.index] -= ticket.tokens
+        self._tickets.pop(id(ticket), None)
 
     async def watch(self, looked: Callable[[], None]) -> None:
         """Call :meth:`look` and then ``looked`` periodically, forever."""
@@ -135,51 +148,5 @@ class QueueLimits:
 
     def waiting(self, index: int) -> tuple[int, int]:
         """Return the numbers of waiting requests and tokens of a class."""
-        return self._requests[index], self._tokens[index]
-
-
-class Admission:
-    """Admits prompts to the engine of an API server process.
-
-    Args:
-        queue: The limits of each length class.
-        max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
-        make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
-    """
-
-    def __init__(
-        self, queue: QueueLimits, max_prompt_tokens: int | None, make_error: Callable[[Refusal], RefusedError]
-    ) -> None:
-        self._queue = queue
-        self._max_prompt_tokens = max_prompt_tokens
-        self._make_error = make_error
-
-    def admit(self, tokens: int, length_class: int, copies: int, request_id: str | None) -> None:
-        """Count a prompt of the current HTTP request as waiting; the server's own prompts are not counted.
-
-        Args:
-            tokens: The prompt's length.
-            length_class: The index of its set by length alone; the last one for a prompt that is longer than the ladder.
-            copies: Number of answers to generate.
-            request_id: Its ID in the engine; None if that is assigned later (:meth:`follow`).
-
-        Raises:
-            RefusedError: when it is refused.
-        """
-        context = current.get()
-        if context is None:
-            return
-        if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
-            raise context.refuse(self._make_error(prompt_too_long(tokens, self._max_prompt_tokens)), tokens)
-        outcome = self._queue.admit(tokens, length_class, copies, request_id, context.entered.tickets)
-        if isinstance(outcome, Refusal):
-            raise context.refuse(self._make_error(outcome), tokens)
-        context.entered.tickets.append(outcome)
-
-    def follow(self, request_id: str) -> None:
-        """Set the engine ID of the current request's ticket, for a handler that runs the prompt in its own steps."""
-        context = current.get()
-        for ticket in context.entered.tickets if context is not None else ():
-            if ticket.request_id is None:
-                ticket.request_id = request_id
-                return
+        found = [each for each in self._tickets.values() if each.index == index]
+        return sum(each.requests for each in found), sum(each.tokens for each in found)

@@ -33,5 +33,41 @@ def test_what_the_cache_held_is_told_apart(configs: Callable[[Mode], VllmConfig]
     engine.add("second", PROMPT, 4, None, None)
     # The step's result is not back yet, and so neither is the first token.
     engine.step()
-    processed, cached = prefill_progress(engine.scheduler, ["second"])["second"]
+    processed, cached, _ = prefill_progress(engine.scheduler, ["second"])["second"]
     assert len(PROMPT) // 2 < cached < processed <= len(PROMPT)
+
+
+def test_the_seconds_of_the_rest_are_predicted_once_steps_were_measured(configs: Callable[[Mode], VllmConfig]) -> None:
+    """By the engine's own clock: alone, and next to a decoding request."""
+    engine = Engine(configs(MODES["v1"]), MODES["v1"], 60)
+
+    def seconds(name: str) -> float | None:
+        return prefill_progress(engine.scheduler, [name])[name][2]
+
+    engine.add("0", [0, *PROMPT], 4, None, None)
+    assert seconds("0") is None
+    for number in range(1, 4):
+        while engine.scheduler.has_requests():
+            engine.step()
+        engine.add(str(number), [number, *PROMPT], 4, None, None)
+    for beside in (None, "decoding"):
+        engine.step()
+        predicted, start = seconds("3"), engine.now
+        assert predicted is not None and predicted > 0
+        while seconds("3"):
+            engine.step()
+        assert predicted == pytest.approx(engine.now - start, rel=0.35), beside
+        while engine.scheduler.has_requests():
+            engine.step()
+        engine.add("decoding", [9], 40, None, None)
+        engine.step()
+        engine.step()
+        engine.add("3", [8, *PROMPT], 4, None, None)
+
+
+def test_an_engine_that_plans_by_no_model_predicts_nothing(configs: Callable[[Mode], VllmConfig]) -> None:
+    engine = Engine(configs(MODES["v1-upstream-order"]), MODES["v1-upstream-order"], 60)
+    engine.add("first", PROMPT, 4, None, None)
+    while engine.scheduler.has_requests():
+        engine.step()
+        assert [each[2] for each in prefill_progress(engine.scheduler, ["first"]).values()] in ([None], [])

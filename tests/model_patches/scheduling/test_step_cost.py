@@ -50,6 +50,19 @@ def test_it_learns_the_prices() -> None:
         assert cost.seconds(load) == pytest.approx(true_seconds(load), rel=0.15)
 
 
+def test_it_says_when_it_was_measured_enough() -> None:
+    """Then the rest of a long prompt is predicted, at its position: attention makes it dearer the longer the prompt is."""
+    cost = StepCost(MEASURED, WIDTH)
+    assert not cost.fitted
+    found, chunks = 0, [chunk(1000, 1000 * number) for number in range(40)]
+    for load in chunks[:20]:
+        cost.observe(STEP + load, true_seconds(STEP + load))
+        found += cost.fitted
+    assert 0 < found < 20
+    rest = sum(true_seconds(load) for load in chunks[20:])
+    assert cost.seconds(chunk(20_000, 20_000)) == pytest.approx(rest, rel=0.2)
+
+
 def test_it_follows_a_machine_that_becomes_slower() -> None:
     cost = StepCost(MEASURED, WIDTH)
     for factor in (1, 2):

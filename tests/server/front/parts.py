@@ -68,7 +68,8 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     if (metrics_key := changes.pop("metrics_key", None)) is not None:
         changes["metrics_digests"] = (digest(metrics_key.encode()),)
     config = replace(CONFIG, **changes)
-    return build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
+    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
+    return state, state.queue
 
 
 def server_parts(front: FrontState, **more: Any) -> ServerParts:

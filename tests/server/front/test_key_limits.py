@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.websockets import WebSocket
 
-from ropeswitch.server.front.limits.key_limits import EVERYONE, KeyLimits
+from ropeswitch.server.front.limits.keys import EVERYONE, KeyLimits
 from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, parts
 
 
@@ -32,7 +32,7 @@ def test_the_requests_in_flight(limit: int, steps: list[Any]) -> None:
         elif model[key]:
             limits.give_back(key)
             model[key] -= 1
-        assert all(limits.in_flight(each) == count for each, count in model.items())
+        assert all(limits.in_flight[each] == count for each, count in model.items())
 
 
 def test_probes_and_metrics_are_not_counted(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_requests_at_once(tmp_path: Path) -> None:
 
         async with client_of(app) as client:
             running = [asyncio.create_task(client.post("/v1/slow", headers=bearer("a"))) for _ in range(2)]
-            while state.key_limits.in_flight(state.keys.match(b"a") or b"") < 2:
+            while state.key_limits.in_flight[state.keys.match(b"a") or b""] < 2:
                 await asyncio.sleep(0.001)
             third = await client.post("/v1/slow", headers=bearer("a"))
             assert third.status_code == 429 and third.headers["retry-after"] == "1"
@@ -72,7 +72,7 @@ def test_requests_at_once(tmp_path: Path) -> None:
             let_go.set()
             assert [answer.status_code for answer in await asyncio.gather(*running)] == [200, 200]
             assert (await client.post("/v1/slow", headers=bearer("a"))).status_code == 200
-        assert state.key_limits.in_flight(state.keys.match(b"a") or b"") == 0
+        assert state.key_limits.in_flight[state.keys.match(b"a") or b""] == 0
 
     asyncio.run(run())
 
@@ -89,8 +89,8 @@ def test_a_websocket_counts_while_it_is_open(tmp_path: Path) -> None:
 
     client = TestClient(app)
     with client.websocket_connect("/v1/realtime") as socket:
-        assert state.key_limits.in_flight(EVERYONE) == 1
+        assert state.key_limits.in_flight[EVERYONE] == 1
         with pytest.raises(Exception), client.websocket_connect("/v1/realtime"):  # noqa: B017 - of the test client's own
             pass
         socket.send_text("done")
-    assert state.key_limits.in_flight(EVERYONE) == 0
+    assert state.key_limits.in_flight[EVERYONE] == 0

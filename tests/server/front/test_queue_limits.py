@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 from ropeswitch.server.front.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
-from ropeswitch.server.front.limits.key_limits import EVERYONE
+from ropeswitch.server.front.limits.keys import EVERYONE
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
 from ropeswitch.server.front.state import FrontState
@@ -76,11 +76,11 @@ def test_a_full_class_leaves_the_other(tmp_path: Path) -> None:
             assert (await client.post("/v1/prompts", json={"id": "next", "lengths": [9]})).status_code == 200
             faulty = await client.post("/v1/prompts", json={"id": "faulty", "lengths": [8], "fault": True})
             assert faulty.status_code == 500
-            assert state.queue.waiting(0) == (0, 0) and state.key_limits.in_flight(EVERYONE) == 2
+            assert state.queue.waiting(0) == (0, 0) and state.key_limits.in_flight[EVERYONE] == 2
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        assert state.queue.waiting(1) == (0, 0) and state.key_limits.in_flight(EVERYONE) == 0
+        assert state.queue.waiting(1) == (0, 0) and state.key_limits.in_flight[EVERYONE] == 0
 
     asyncio.run(run())
 
@@ -88,23 +88,23 @@ def test_a_full_class_leaves_the_other(tmp_path: Path) -> None:
 def test_tokens_and_answers_are_counted(tmp_path: Path) -> None:
     engine = Engine()
     queue = parts(tmp_path, engine, max_queued_tokens={"short": 20}, max_queued_requests={"short": 5})[0].queue
-    first = queue.admit(5, 0, 3, "a", [])
+    first = queue.add(5, 0, 3, "a", [])
     assert isinstance(first, Ticket) and queue.waiting(0) == (3, 15)
-    tokens = queue.admit(6, 0, 1, "b", [])
+    tokens = queue.add(6, 0, 1, "b", [])
     assert isinstance(tokens, Refusal) and tokens.reason == "queue_tokens" and "20 tokens" in tokens.message
-    requests = queue.admit(1, 0, 3, "c", [])
+    requests = queue.add(1, 0, 3, "c", [])
     assert isinstance(requests, Refusal) and requests.reason == "queue_requests" and "5 requests" in requests.message
-    assert isinstance(queue.admit(5, 0, 1, "d", []), Ticket) and queue.waiting(0) == (4, 20)
+    assert isinstance(queue.add(5, 0, 1, "d", []), Ticket) and queue.waiting(0) == (4, 20)
 
 
 def test_a_request_that_is_alone_is_taken_whatever_its_size(tmp_path: Path) -> None:
     state, _ = parts(tmp_path, max_queued_tokens={None: 1}, max_queued_requests={None: 1})
     siblings: list[Ticket] = []
     for number in range(4):
-        ticket = state.queue.admit(8, 0, 2, str(number), siblings)
+        ticket = state.queue.add(8, 0, 2, str(number), siblings)
         assert isinstance(ticket, Ticket)
         siblings.append(ticket)
-    assert isinstance(state.queue.admit(1, 0, 1, "other", []), Refusal)
+    assert isinstance(state.queue.add(1, 0, 1, "other", []), Refusal)
     state.queue.settle(siblings)
     assert state.queue.waiting(0) == (0, 0)
 
@@ -113,10 +113,10 @@ def test_the_first_in_the_queue_tells_when_to_come_back(tmp_path: Path) -> None:
     state, _ = parts(tmp_path, Engine(), max_queued_requests={None: 1})
     now = [0.0]
     state.queue._clock = lambda: now[0]
-    state.queue.admit(1, 0, 1, "a", [])
+    state.queue.add(1, 0, 1, "a", [])
     for waited, expected in ((0.0, 1), (0.5, 1), (7.2, 8), (500.0, 60)):
         now[0] = waited
-        refusal = state.queue.admit(1, 0, 1, "b", [])
+        refusal = state.queue.add(1, 0, 1, "b", [])
         assert isinstance(refusal, Refusal) and refusal.retry_after == expected
 
 
@@ -138,7 +138,7 @@ def test_counts_are_those_of_what_waits(
     for number, tokens, copies, step in steps:
         name = str(number)
         if step == "a" and name not in held:
-            ticket = queue.admit(tokens, class_of(tokens), copies, name, [])
+            ticket = queue.add(tokens, class_of(tokens), copies, name, [])
             if isinstance(ticket, Ticket):
                 held[name] = ticket
         elif step in "wd" and name in held:
@@ -176,29 +176,9 @@ def test_prompts_longer_than_the_limit(tmp_path: Path) -> None:
     assert rejected == [("prompt_tokens", 11)]
 
 
-def test_a_prompt_in_steps_waits_for_the_first_of_them(tmp_path: Path) -> None:
-    engine = Engine()
-    state, admission = parts(tmp_path, engine)
-    app = app_behind(state)
-
-    @app.post("/v1/steps")
-    async def steps() -> None:
-        admission.admit(4, 0, 2, None)
-        state.queue.look()
-        assert state.queue.waiting(0) == (2, 8)
-        admission.follow("first")
-        admission.follow("second")
-        engine.requests["first"] = False
-        state.queue.look()
-        assert state.queue.waiting(0) == (0, 0)
-
-    assert ask(app, "POST", "/v1/steps").status_code == 200
-
-
 def test_what_is_no_requests_own_is_not_counted(tmp_path: Path) -> None:
     state, admission = parts(tmp_path, max_prompt_tokens=1)
     admission.admit(9, 1, 1, "warm-up")
-    admission.follow("warm-up")
     assert state.queue.waiting(1) == (0, 0)
 
 

@@ -29,7 +29,7 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
     empty = [(0, 0)] * len(LADDER.names)
     assert read() == empty
     lengths = [each.max_length for each in LADDER.sets[:2]]
-    tickets = [state.queue.admit(lengths[0], 0, 2, None, ()), state.queue.admit(lengths[1], 1, 1, None, ())]
+    tickets = [state.queue.add(lengths[0], 0, 2, "a", ()), state.queue.add(lengths[1], 1, 1, "b", ())]
     assert read()[:2] == [(2, 2 * lengths[0]), (1, lengths[1])]
     state.queue.settle(tickets)
     assert read() == empty
@@ -38,10 +38,10 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
 PROCESS = """
 import sys
 from prometheus_client import CollectorRegistry
-from ropeswitch.server.front.limits.queue_limits import LengthClass, QueueLimits
+from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
-queue = QueueLimits([LengthClass("short", 5, 50)], lambda _: True)
-queue.admit(int(sys.argv[1]), 0, 1, "a", [])
+queue = Admission([LengthClass("short", 5, 50)], lambda _: True)
+queue.add(int(sys.argv[1]), 0, 1, "a", [])
 QueueMetrics(queue, "m", CollectorRegistry()).refresh()
 print("set", flush=True)
 sys.stdin.read()

@@ -4,42 +4,41 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.front.bodies.fan_out import WORD_BYTES, find_excess
-from ropeswitch.server.front.bodies.token_ids import TokenIds
+from ropeswitch.server.front.bodies.contents import WORD_BYTES, excess
+from ropeswitch.server.front.bodies.parse import TokenIds
 from ropeswitch.server.front.flags import SEQUENCES
 
 IDS = TokenIds([list(range(5000))])
 
 
 @pytest.mark.parametrize(
-    ("body", "place"),
+    ("body", "param"),
     [
-        ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, ("n",)),
-        ({"prompt": ["a"] * 1025}, ("prompt",)),
-        ({"prompt": [[1]] * 1025}, ("prompt",)),
-        ({"prompt": "a", "n": "1025"}, ("n",)),
-        ({"prompt": "a", "n": "1500.0"}, ("n",)),
-        ({"prompt": ["a"] * 8, "n": "2_00.00"}, ("n",)),
-        ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, ("n",)),
-        ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, ("n",)),
-        ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, ("n",)),
-        ({"messages": [[{"role": "user", "content": "a"}]] * 1025}, ("messages",)),
-        ({"token_ids": [1], "sampling_params": {"n": 1025}}, ("sampling_params", "n")),
-        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, ("sampling_params", "n")),
-        ({"input": ["a"] * 1025}, ("input",)),
-        ({"query": "a", "documents": ["a"] * 1025}, ("documents",)),
-        ({"prompt": "a", "bad_words": ["a" * (WORD_BYTES + 1)]}, ("bad_words",)),
-        ({"prompt": "a", "bad_words": ["a" * WORD_BYTES], "stop": "b"}, ("stop",)),
-        ({"prompt": "a", "stop": "é" * (WORD_BYTES // 2 + 1)}, ("stop",)),
-        ({"messages": [], "stop_sequences": ["a" * 1024] * 65}, ("stop_sequences",)),
-        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 65}}, ("sampling_params", "stop")),
+        ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, "n"),
+        ({"prompt": ["a"] * 1025}, "prompt"),
+        ({"prompt": [[1]] * 1025}, "prompt"),
+        ({"prompt": "a", "n": "1025"}, "n"),
+        ({"prompt": "a", "n": "1500.0"}, "n"),
+        ({"prompt": ["a"] * 8, "n": "2_00.00"}, "n"),
+        ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, "n"),
+        ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 1025}, "messages"),
+        ({"token_ids": [1], "sampling_params": {"n": 1025}}, "sampling_params.n"),
+        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, "sampling_params.n"),
+        ({"input": ["a"] * 1025}, "input"),
+        ({"query": "a", "documents": ["a"] * 1025}, "documents"),
+        ({"prompt": "a", "bad_words": ["a" * (WORD_BYTES + 1)]}, "bad_words"),
+        ({"prompt": "a", "bad_words": ["a" * WORD_BYTES], "stop": "b"}, "stop"),
+        ({"prompt": "a", "stop": "é" * (WORD_BYTES // 2 + 1)}, "stop"),
+        ({"messages": [], "stop_sequences": ["a" * 1024] * 65}, "stop_sequences"),
+        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 65}}, "sampling_params.stop"),
     ],
 )
-def test_more_is_refused(body: dict[str, Any], place: tuple[str, ...]) -> None:
-    fault = find_excess(body, SEQUENCES)
-    assert fault is not None
-    assert fault.place == place
-    assert "at most" in fault.message
+def test_more_is_refused(body: dict[str, Any], param: str) -> None:
+    refusal = excess(body, SEQUENCES)
+    assert refusal is not None and refusal.param == param
+    assert refusal.message.startswith(f"{param}: ") and "at most" in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -63,4 +62,4 @@ def test_more_is_refused(body: dict[str, Any], place: tuple[str, ...]) -> None:
     ],
 )
 def test_as_much_as_allowed_is_accepted(body: Any) -> None:
-    assert find_excess(body, SEQUENCES) is None
+    assert excess(body, SEQUENCES) is None

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
-from ropeswitch.server.front.bodies import prompt_end as module
-from ropeswitch.server.front.bodies.prompt_end import prompt_end, with_prompt_end
+from ropeswitch.server.front.bodies import long_prompts as module
+from ropeswitch.server.front.bodies.long_prompts import prompt_end, with_prompt_end
 
 LETTERS = list("abcdefghij")
 

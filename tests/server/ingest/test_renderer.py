@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoTokenizer
 from vllm.renderers.hf import HfRenderer
 
-from ropeswitch.server.front.bodies import renderer as module
-from ropeswitch.server.front.bodies.renderer import separate_long_prompts
-from ropeswitch.server.front.bodies.token_ids import TokenIds
+from ropeswitch.server.front.bodies import long_prompts as module
+from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
+from ropeswitch.server.front.bodies.parse import TokenIds
 from tests.passkey_tiny import FOLDER
 
 

@@ -2,19 +2,21 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
 from fastapi import FastAPI, Form, Request
+from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import State
 
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.front.bodies import parse
 from ropeswitch.server.front.bodies import request as module
-from ropeswitch.server.front.bodies.routes import read_long_bodies
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.state import HeldBodies
 
@@ -27,6 +29,14 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="allow")
     prompt: list[Annotated[int, Field(ge=0)]] | list[list[Annotated[int, Field(ge=0)]]] | str
     max_tokens: int = 16
+
+
+def streamed(request: Request) -> StreamingResponse:
+    async def chunks() -> AsyncGenerator[str, None]:
+        yield "data: token\n\n"
+
+    request.state.request_metadata = State({"request_id": "cmpl-1"})
+    return StreamingResponse(chunks())
 
 
 def make_app() -> FastAPI:
@@ -44,6 +54,14 @@ def make_app() -> FastAPI:
     @app.post("/form")
     async def with_form(form: Annotated[Body, Form()]) -> str:
         return str(form.prompt)
+
+    @app.post("/v1/completions")
+    async def stream_of(body: Body, raw_request: Request) -> StreamingResponse:
+        return streamed(raw_request)
+
+    @app.post("/invocations")
+    async def invocations(raw_request: Request) -> StreamingResponse:
+        return streamed(raw_request)
 
     @app.post("/raw")
     async def with_request(raw: Request) -> Any:
@@ -124,7 +142,7 @@ def test_a_long_body_is_parsed_elsewhere(client: TestClient, monkeypatch: pytest
 
     def noting(body: bytes) -> Any:
         names.append(threading.current_thread().name)
-        return parse.Parsed(json.loads(body), None)
+        return json.loads(body)
 
     monkeypatch.setattr(module, "parse", noting)
     for tokens in (10, 300, 1000):
@@ -170,3 +188,11 @@ def test_the_set_that_a_body_asks_for_is_noted(client: TestClient, size: int) ->
     client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "set0"}, "prompt": [1] * size})
     context = current.get()
     assert context is not None and context.asked.factor_set == "set0"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
+def test_a_stream_reports_progress_if_its_body_asks_for_it(client: TestClient, path: str) -> None:
+    body = {"prompt": "a", "stream": True, "model": "m"}
+    assert client.post(path, json=body).text == "data: token\n\n"
+    first, last = client.post(path, json=body | {"return_progress": True}).text.strip().split("\n\n")
+    assert "prompt_progress" in first and last == "data: token"
