@@ -1,8 +1,8 @@
 """Keeps work on long prompts from blocking the event loop.
 
 Two methods of ``vllm.renderers.base.BaseRenderer`` are wrapped: long texts are tokenized apart from short ones, and token
-IDs that were checked when the body was parsed are not checked again. The detokenizer starts from a prompt's end: the text that a
-token adds depends on only a few tokens before it.
+IDs that were checked when the body was parsed are not checked again. The detokenizer starts from a prompt's end: the text
+that a token adds depends on only a few tokens before it.
 """
 
 import asyncio
