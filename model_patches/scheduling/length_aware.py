@@ -6,7 +6,7 @@ It reads the engine only through ``engine.py`` and changes nothing: ``scheduler.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -15,7 +15,7 @@ from vllm.v1.request import Request
 from ropeswitch.model_patches.scheduling.decision import IDLE, StepDecision
 from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView, chunks, split
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
-from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost, chunk
+from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost
 from ropeswitch.model_patches.scheduling.step_plan import StepPlan
 from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 from ropeswitch.model_patches.switch.placement import EngineLadder
@@ -164,10 +164,14 @@ class LengthAware:
         before = max(request.num_computed_tokens, self.queue.place(request).hit)
         if (left := request.num_prompt_tokens - before) <= 0:
             return 0.0
-        work = self.cost.seconds(chunk(left, before))
+        middle = before + left / 2
+        work = self.cost.seconds(Load(tokens=left, products=left * middle))
         busy = self.cost.seconds(self._decodes)
-        steps = max(work / self._plan.room(self.target, busy), left / self._limits.chunk)
-        return work + busy * ceil(steps)
+        # Each step reads the keys of the prompt so far again.
+        reading = self.cost.seconds(Load(sequences=1, context=middle))
+        room = self._plan.room(self.target, busy) - reading
+        steps = max(work / room if room > 0 else inf, left / self._limits.chunk)
+        return work + (busy + reading) * ceil(min(steps, left / self._limits.least_chunk))
 
     def _look(self, request: Request) -> tuple[int, int]:
         hit = self._engine.cache_hit(request)

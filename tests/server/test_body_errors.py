@@ -10,7 +10,7 @@ from fastapi import Depends, Form, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, TypeAdapter, model_validator
 
-from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refused_value
+from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refusal_of_values
 from ropeswitch.server.front.bodies.parse import parse
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
@@ -212,7 +212,7 @@ def message(content: Any) -> dict[str, Any]:
 )
 def test_messages_parts_and_tools_are_limited(body: Any, place: Any) -> None:
     """In all, for each takes time to validate."""
-    refusal = refused_value(parse(json.dumps(body).encode()))
+    refusal = refusal_of_values(parse(json.dumps(body).encode()))
     assert (place is None) == (refusal is None)
     if refusal is not None:
         assert refusal.message.endswith(f": {TOO_MANY}") and (refusal.param or "").startswith(place)
@@ -291,6 +291,6 @@ def test_arguments_that_upstream_parses(arguments: str, refused: bool) -> None:
         "input[0].arguments": {"input": [function]},
     }
     for place, body in chats.items():
-        refusal = refused_value(parse(json.dumps(body).encode()))
+        refusal = refusal_of_values(parse(json.dumps(body).encode()))
         assert (refusal and refusal.message) == (f"{place}: {TOO_DEEP}" if refused else None)
-    assert refused_value(parse(json.dumps({"metadata": function}).encode())) is None
+    assert refusal_of_values(parse(json.dumps({"metadata": function}).encode())) is None

@@ -33,12 +33,11 @@ def refusal_of(error: Exception) -> Refusal | None:
     return None
 
 
-def wrong_item(field: Any, body: dict[str, Any]) -> Refusal | None:
-    """Return the answer to the first wrong item of a body's ``input``, a list; None if each is valid.
-
-    ``field`` is the route's ``body_field``, a ``fastapi._compat.ModelField``.
-    """
-    items = body["input"]
+def wrong_item(route: Any, body: dict[str, Any]) -> Refusal | None:
+    """Return the answer to the first wrong object in a body's ``input``, a list that a ``fastapi.routing.APIRoute`` gets."""
+    field, items = getattr(route, "body_field", None), body["input"]
+    if field is None or not isinstance(items[0], dict):
+        return None
     for start in range(0, len(items), TOGETHER):
         part = {**body, "input": items[start : start + TOGETHER]}
         try:
@@ -47,9 +46,8 @@ def wrong_item(field: Any, body: dict[str, Any]) -> Refusal | None:
             return None
         if errors:
             message, path = _described(errors, part)
-            if index := _INDEX.search(path or ""):
-                whole = str(start + int(index[0]))
-                message, path = (_INDEX.sub(whole, each, count=1) for each in (message, path or ""))
+            if path is not None and (index := _INDEX.search(path)):
+                message, path = (_INDEX.sub(str(start + int(index[0])), each) for each in (message, path))
             return invalid_body(message, path)
     return None
 

@@ -1,7 +1,7 @@
 """Checks what a body may hold before its route validates it, and reads what it asks for.
 
-JSON allows values that cannot be sent to an engine, and vLLM validates each part of a body, makes each sequence and
-tokenizes each banned word on the event loop, before anything else is answered.
+JSON allows values that no engine can be sent. vLLM validates each part of a body, makes each sequence and tokenizes each
+banned word on the event loop, before anything else is answered.
 """
 
 import json
@@ -48,7 +48,7 @@ Place = tuple[str | int, ...]
 
 
 def field_path(place: Iterable[str | int]) -> str:
-    """Return the path of a value, such as ``messages[0].role``, from the names and indices that lead to it."""
+    """Return the path of a value, such as ``messages[0].role``."""
     steps = (f"[{each}]" if isinstance(each, int) else f".{each[:_NAME]}" for each in place)
     return "".join(steps).removeprefix(".")
 
@@ -58,8 +58,11 @@ def _at(place: Place, message: str) -> Refusal:
     return invalid_body(f"{path or 'body'}: {message}", path or None)
 
 
-def refused_value(body: Any) -> Refusal | None:
-    """Return the refusal of an unpaired surrogate, too large a number, or too many levels or parts in a body, or None."""
+def refusal_of_values(body: Any) -> Refusal | None:
+    """Return the refusal of a value that no route accepts, or None.
+
+    It is an unpaired surrogate, too large a number, too many levels or parts, or an unknown ``rope`` key of ``vllm_xargs``.
+    """
     parts = 0
     left: list[tuple[Any, Place]] = [(body, ())]
     while left:
@@ -70,11 +73,10 @@ def refused_value(body: Any) -> Refusal | None:
             return _at(place[:1], TOO_DEEP)
         if isinstance(values, dict):
             for name, value in values.items():
-                found = _of_scalar(name, place) or _of_scalar(value, (*place, name))
-                if found is None and name == "arguments" and place and place[0] in _CHATS and _is_too_deep(value):
-                    found = _at((*place, name), TOO_DEEP)
-                if found is not None:
+                if (found := _of_scalar(name, place) or _of_scalar(value, (*place, name))) is not None:
                     return found
+                if name == "arguments" and place and place[0] in _CHATS and _is_too_deep(value):
+                    return _at((*place, name), TOO_DEEP)
                 if isinstance(value, dict | list):
                     left.append((value, (*place, name)))
         elif isinstance(values, list):
@@ -91,11 +93,14 @@ def refused_value(body: Any) -> Refusal | None:
                     left.append((value, (*place, index)))
         elif (found := _of_scalar(values, place)) is not None:
             return found
+    for key in extra_arguments(body):
+        if key[:4].lower() == "rope" and key not in (FORCED_SET, LADDER_POLICY):
+            return _at(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")
     return None
 
 
 def _parts(values: list[Any], place: Place) -> int:
-    """Return how many messages, further parts of messages, tools and documents a list has; free-form fields have none."""
+    """Return how many of :data:`PARTS` a list has; free-form fields have none."""
     if not place or place[0] not in _VALIDATED or "input" in place[1:]:
         return 0
     if len(place) > 2 and place[0] in _CHATS:
@@ -130,11 +135,9 @@ def _is_too_deep(text: Any) -> bool:
 
 
 def excess(body: Any, most_sequences: int) -> Refusal | None:
-    """Return the refusal of a body that starts too many sequences or has too many words, or None.
+    """Return the refusal of a JSON body or form that starts too many sequences or has too many words, or None.
 
-    Args:
-        body: The values of a JSON body or a form, before validation.
-        most_sequences: Maximum sequences of a body: prompts times ``n``, the answers or beams of each.
+    A body starts as many sequences as it has prompts, times ``n``, the answers or beams of each.
     """
     if not isinstance(body, Mapping):
         return None
@@ -184,17 +187,8 @@ def extra_arguments(body: Any) -> Mapping[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def unknown_key(body: Any) -> Refusal | None:
-    """Return the first key of ``vllm_xargs`` that begins with ``rope`` and is not ours, or None."""
-    for key in extra_arguments(body):
-        if key[:4].lower() == "rope" and key not in (FORCED_SET, LADDER_POLICY):
-            return _at(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")
-    return None
-
-
 def names_output_limit(body: Mapping[str, Any]) -> bool:
     """Whether a JSON body limits its output tokens."""
     inner = body.get(_SAMPLING)
-    limits = [body.get(name) for name in _OUTPUT_LIMITS]
-    limits += [inner.get("max_tokens")] if isinstance(inner, dict) else []
-    return any(each is not None for each in limits)
+    nested = inner.get("max_tokens") if isinstance(inner, dict) else None
+    return nested is not None or any(body.get(name) is not None for name in _OUTPUT_LIMITS)

@@ -1,8 +1,7 @@
 """Keeps work on long prompts from blocking the event loop.
 
-Two methods of ``vllm.renderers.base.BaseRenderer`` are wrapped: long texts are tokenized apart from short ones, and token
-IDs that were checked when the body was parsed are not checked again. The detokenizer starts from a prompt's end: the text
-that a token adds depends on only a few tokens before it.
+Wraps two methods of ``vllm.renderers.base.BaseRenderer``: long texts are tokenized apart from short ones, and token IDs that
+were checked as the body was parsed are not checked again. A detokenizer starts from the few tokens that the next text needs.
 """
 
 import asyncio
@@ -18,11 +17,9 @@ END = 1024
 
 
 def separate_long_prompts(renderer: Any) -> None:
-    """Make a renderer tokenize long texts on another thread, and check only the range of token IDs that we parsed.
+    """Make a ``BaseRenderer`` tokenize long texts on another thread, and check only the range of token IDs that we parsed.
 
-    Args:
-        renderer: ``vllm.renderers.base.BaseRenderer``. Its ``_tokenize_prompt_async`` is replaced; upstream makes that
-            attribute from a method and an executor.
+    Upstream makes the attribute ``_tokenize_prompt_async`` from a method and an executor.
     """
     validate, tokenize = renderer.validate_token_ids, renderer._tokenize_prompt_async
     long = ThreadPoolExecutor(1, "tokenize-long")
@@ -55,26 +52,16 @@ def with_prompt_end(request: Any, tokenizer: Any) -> Any:
 def prompt_end(tokenizer: Any, ids: Sequence[int], skip_special_tokens: bool) -> Sequence[int]:
     """Return the last token IDs of a prompt, enough that following tokens add the same text as after the whole prompt.
 
-    Args:
-        tokenizer: ``tokenizers.Tokenizer``.
-        ids: The prompt's token IDs.
-        skip_special_tokens: Whether special tokens have no text.
-
-    Returns:
-        The last :data:`END`. If their text is empty or ends in half a character, after which a stream would start afresh,
-        more of them, up to all.
+    These are the last :data:`END`, or more if their text is empty or ends in half a character, after which a stream would
+    start afresh. ``tokenizer`` is a ``tokenizers.Tokenizer``.
     """
     count = END
     while count < len(ids):
         # Consecutive byte tokens (`tokenizers.decoders.ByteFallback`) become characters together, or none of them does.
-        while count < len(ids) and _is_byte(tokenizer.id_to_token(ids[-count])):
+        while count < len(ids) and (tokenizer.id_to_token(ids[-count]) or "").startswith("<0x"):
             count += 1
         text = tokenizer.decode(ids[-count:], skip_special_tokens=skip_special_tokens)
         if text and not text.endswith("\N{REPLACEMENT CHARACTER}"):
             return ids[-count:]
         count *= 4
     return ids
-
-
-def _is_byte(token: str | None) -> bool:
-    return token is not None and len(token) == 6 and token.startswith("<0x")

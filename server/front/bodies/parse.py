@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-# Bodies of more bytes are parsed, and texts of more characters tokenized, off the event loop; a shorter one takes less than
-# a millisecond.
+# Bodies of more bytes are parsed, and texts of more characters tokenized, off the event loop; fewer take less than 1 ms.
 LONG = 1 << 16
 # Bytes decoded in one call, which takes about half a millisecond.
 PIECE = 1 << 16
@@ -48,11 +47,10 @@ def sample(values: Any) -> list[Any] | None:
     """Return the prompts of a body's field with only the first ID of each :class:`TokenIds`; None if no prompt is one."""
     if isinstance(values, TokenIds):
         return values[:1]
-    if not isinstance(values, list) or not all(isinstance(each, list) for each in values):
+    if not isinstance(values, list) or not any(isinstance(each, TokenIds) for each in values):
         return None
-    if any(isinstance(each, TokenIds) for each in values):
-        return [each[:1] if isinstance(each, TokenIds) else each for each in values]
-    return None
+    samples = [each[:1] if isinstance(each, TokenIds) else each for each in values]
+    return samples if all(isinstance(each, list) for each in samples) else None
 
 
 def completed(values: Any, validated: Any) -> Any:

@@ -25,20 +25,17 @@ SECONDS = 1.0
 # Routes with such streams. ``/invocations`` reads its body itself and calls the other routes' endpoints.
 PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/invocations"})
 
-# The `object` of a stream's chunks, by the prefix of its ID.
-_KINDS = {"chatcmpl": "chat.completion.chunk", "cmpl": "text_completion"}
-
 
 # Asks the engine for a request's processed and cached tokens, and the predicted seconds of the others, or None.
 Progress = Callable[[str], Awaitable[tuple[int, int, float | None]]]
 
 
 async def reporting(call: Callable[[], Awaitable[Any]], request: Request, body: Mapping[str, Any], parts: Any) -> Any:
-    """Return an endpoint's response; its stream reports its progress if the body asks for it.
+    """Return the response of an endpoint of :data:`PATHS`; its stream reports progress if the body asks for it.
 
     Args:
-        call: The endpoint of one of :data:`PATHS`.
-        request: The request, which the endpoint gives an ID.
+        call: The endpoint, which gives the request an ID.
+        request: The request.
         body: Its JSON, with :data:`FIELD`.
         parts: :class:`~ropeswitch.server.app.parts.ServerParts`.
 
@@ -54,8 +51,7 @@ async def reporting(call: Callable[[], Awaitable[Any]], request: Request, body: 
     if not asked or not isinstance(response, StreamingResponse) or context is None:
         return response
     request_id = request.state.request_metadata.request_id
-    if (kind := _KINDS.get(request_id.partition("-")[0])) is None:
-        return response
+    kind = "chat.completion.chunk" if request_id.startswith("chatcmpl-") else "text_completion"
     model = body.get("model") or parts.status.model
     head = {"id": request_id, "object": kind, "created": int(time.time()), "model": model, "choices": []}
     tickets, started = context.entered.tickets, time.monotonic()

@@ -7,10 +7,10 @@ handlers for the log.
 import asyncio
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -22,13 +22,7 @@ from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_P
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.bodies import progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
-from ropeswitch.server.front.bodies.contents import (
-    excess,
-    extra_arguments,
-    names_output_limit,
-    refused_value,
-    unknown_key,
-)
+from ropeswitch.server.front.bodies.contents import excess, extra_arguments, names_output_limit, refusal_of_values
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
@@ -39,27 +33,17 @@ VERY_LONG = 1 << 20
 # at every system call, and waits this long for it each time.
 SWITCH_SECONDS = 0.0005
 
-R = TypeVar("R")
-
 _long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long", "very-long"))
-
-
-async def _run(size: int, function: Callable[[], R]) -> R:
-    """Call a function whose time grows with the body's size, on a thread where no smaller body waits for it."""
-    if size <= LONG:
-        return function()
-    thread = _long if size <= VERY_LONG else _very_long
-    return await asyncio.get_running_loop().run_in_executor(thread, function)
 
 
 class LongRequest(Request):
     """A request whose long body is read off the event loop; upstream's routes use it like any Starlette request.
 
     Attributes:
-        parts: The parts of this process; set before the body is read, like the other attributes.
+        parts: The parts of this process.
         context: The request's context.
-        takes_samples: Whether its token IDs, which the parser checks, are kept out of validation, which takes 40 ms for a
-            million: only the first is validated, and the endpoint gets all of them.
+        takes_samples: Whether only the first token ID of a prompt is validated, which takes 40 ms for a million; the parser
+            checks them, and the endpoint gets all.
     """
 
     parts: ServerParts
@@ -67,50 +51,37 @@ class LongRequest(Request):
     takes_samples: bool
     _size = 0
 
-    async def body(self) -> bytes:
-        """Return the whole body, as ``starlette.requests.Request.body``.
-
-        Raises:
-            RefusedError: 503, if bodies in flight would exceed their memory limit.
-        """
-        if not hasattr(self, "_body"):
-            held, chunks = self.parts.front.held_bodies, []
-            async for chunk in self.stream():
-                if held.bytes + len(chunk) > held.limit:
-                    raise self._refused(bodies_too_many(held.limit))
-                held.bytes += len(chunk)
-                self._size += len(chunk)
-                chunks.append(chunk)
-            # Joining a long body takes milliseconds, and ten may arrive at the same time.
-            self._body = await _run(self._size, partial(b"".join, chunks))
-        return self._body
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it arrives, and count it; 503 if bodies in flight would exceed their memory limit."""
+        held = self.parts.front.held_bodies
+        async for chunk in super().stream():
+            if held.bytes + len(chunk) > held.limit:
+                raise self._refused(bodies_too_many(held.limit))
+            held.bytes += len(chunk)
+            self._size += len(chunk)
+            yield chunk
 
     def release(self) -> None:
         """Release this body's share of the memory limit, when the request's handler is done."""
         self.parts.front.held_bodies.bytes -= self._size
 
     async def json(self) -> Any:
-        """Return the body's values, as ``starlette.requests.Request.json``.
-
-        Raises:
-            RefusedError: 400, for a body that is not JSON, or has a value that no route accepts.
-        """
+        """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
             body = await self.body()
+            read = partial(_read, body, self.parts.front.max_sequences)
             try:
-                values, refusal = await _run(len(body), partial(_read, body, self.parts.front.max_sequences))
+                if len(body) <= LONG:
+                    values, refusal = read()
+                else:
+                    thread = _long if len(body) <= VERY_LONG else _very_long
+                    values, refusal = await asyncio.get_running_loop().run_in_executor(thread, read)
             except (ValueError, RecursionError) as error:
                 raise self._refused(invalid_body(f"The body is not valid JSON: {error}")) from error
             self._check(refusal)
             if isinstance(values, dict):
-                field, items = getattr(self.scope.get("route"), "body_field", None), values.get("input")
-                if (
-                    field is not None
-                    and isinstance(items, list)
-                    and len(items) > TOGETHER
-                    and isinstance(items[0], dict)
-                ):
-                    self._check(wrong_item(field, values))
+                if isinstance(values.get("input"), list) and len(values["input"]) > TOGETHER:
+                    self._check(wrong_item(self.scope.get("route"), values))
                 self._ask(values)
             self._json = values
         return self._json
@@ -139,11 +110,7 @@ class LongRequest(Request):
         values |= samples
 
     async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
-        """Return the fields of a form, as ``starlette.requests.Request.form``; only for ``await``.
-
-        Raises:
-            RefusedError: 400, for one that would start too many sequences.
-        """
+        """Return the fields of a form, only for ``await``; 400 for one that would start too many sequences."""
         values = await super().form(**limits)
         self._check(excess(values, self.parts.front.max_sequences))
         return values
@@ -159,7 +126,7 @@ class LongRequest(Request):
 def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    return values, refused_value(values) or excess(values, most_sequences) or unknown_key(values)
+    return values, refusal_of_values(values) or excess(values, most_sequences)
 
 
 class LongRoute(APIRoute):

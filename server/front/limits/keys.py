@@ -38,11 +38,7 @@ def bearer(header: bytes) -> bytes | None:
 
 
 def check_key(source: str, key: str) -> bytes:
-    """Return the digest of a key.
-
-    Raises:
-        UsageError: for a key that is empty or does not fit into a header; it names the ``source`` and never shows the key.
-    """
+    """Return the digest of a key; UsageError, without the key, for one that is empty or does not fit into a header."""
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise UsageError(f"{source}: a key must be one or more printable ASCII characters without spaces")
     return digest(key.encode())
@@ -52,8 +48,7 @@ def read_keys(path: str, flag: str = "--api-key-file") -> tuple[bytes, ...]:
     """Return the digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
 
     Raises:
-        UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header; it names
-            the ``flag``.
+        UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
     """
     try:
         with Path(path).open("rb") as file:
@@ -78,7 +73,7 @@ class KeyRing:
     Args:
         fixed: Digests of the keys from flags and the environment.
         path: The file with more keys, or None.
-        flag: The flag that named the file, for messages.
+        flag: The flag that named the file.
         clock: Monotonic seconds.
 
     Raises:
@@ -86,12 +81,9 @@ class KeyRing:
     """
 
     def __init__(
-        self,
-        fixed: Sequence[bytes],
-        path: str | None,
-        flag: str = "--api-key-file",
+        self, fixed: Sequence[bytes], path: str | None, flag: str = "--api-key-file",
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._fixed, self._path, self._flag, self._clock = tuple(fixed), path, flag, clock
         self._from_file: tuple[bytes, ...] = () if path is None else read_keys(path, flag)
         self._read_at = clock()
@@ -123,11 +115,7 @@ class KeyRing:
 
 
 class KeyLimits:
-    """Limits the requests in flight of each key to ``concurrency``, in one API server process.
-
-    Attributes:
-        in_flight: The number of each key's requests, by its digest or :data:`EVERYONE`.
-    """
+    """Limits the requests in flight of each key, by its digest or :data:`EVERYONE`, to ``concurrency``."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency

@@ -1,9 +1,8 @@
 """Limits the requests and prompt tokens that wait for their first token in each length class.
 
-The classes are the ladder's factor sets: a prompt is in the class of the first set that is long enough for it. Each has
-its own limits, so that short prompts are accepted however many long ones wait. A prompt waits from the time it is given to
-the engine client until it is computed. The engine client is polled for that, and again before a prompt is refused. Each
-API server process counts its own prompts.
+A prompt is in the class of the first factor set that is long enough for it, so short prompts are accepted however many long
+ones wait. It waits from the time it is given to the engine client until it is computed; the client is polled for that, and
+again before a prompt is refused. Each API server process counts its own prompts.
 """
 
 import asyncio
@@ -17,7 +16,6 @@ from ropeswitch.server.front.refusal import Refusal, RefusedError, prompt_too_lo
 
 # Seconds between two polls for the prompts that still wait; the gauges are as old.
 LOOK_SECONDS = 0.25
-_LONGEST_RETRY = 60
 
 # Whether the prompt of a request ID is still to be computed; None if the engine client does not know the ID.
 Waits = Callable[[str], bool | None]
@@ -25,13 +23,7 @@ Waits = Callable[[str], bool | None]
 
 @dataclass(frozen=True)
 class LengthClass:
-    """The prompts of one factor set.
-
-    Attributes:
-        name: The set's name.
-        max_requests: Maximum waiting requests.
-        max_tokens: Maximum tokens of all waiting prompts.
-    """
+    """The name of a factor set, and the maximum waiting requests and total tokens of its prompts."""
 
     name: str
     max_requests: int
@@ -43,10 +35,8 @@ class Admission:
 
     Args:
         classes: By their place in the ladder.
-        waits: See :data:`Waits`.
         max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
         make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
-        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -58,10 +48,8 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.classes = tuple(classes)
-        self._waits = waits
-        self._max_prompt_tokens = max_prompt_tokens
-        self._make_error = make_error
-        self._clock = clock
+        self._waits, self._clock = waits, clock
+        self._max_prompt_tokens, self._make_error = max_prompt_tokens, make_error
         # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
 
@@ -70,7 +58,7 @@ class Admission:
 
         Args:
             tokens: The prompt's length.
-            index: Its length class, by its place in :attr:`classes`.
+            index: The index of its length class.
             copies: Number of answers to generate.
             request_id: Its ID in the engine client.
 
@@ -108,7 +96,7 @@ class Admission:
         if requests > sum(each.requests for each in siblings if each.index == index and not each.released):
             # A place may be free when the oldest prompt has waited as long again.
             since = next(each.since for each in self._tickets.values() if each.index == index)
-            retry = min(_LONGEST_RETRY, max(1, math.ceil(self._clock() - since)))
+            retry = min(60, max(1, math.ceil(self._clock() - since)))
             if requests + ticket.requests > limits.max_requests:
                 return queue_full(limits.name, "requests", limits.max_requests, retry)
             if tokens + ticket.tokens > limits.max_tokens:
@@ -125,10 +113,7 @@ class Admission:
                 self._release(ticket)
 
     def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Release the prompts of an HTTP request that has ended, except those still waiting in the engine.
-
-        Prompts that never reached the engine are released only here.
-        """
+        """Release the prompts of an HTTP request that has ended, except those still waiting in the engine."""
         for ticket in tickets:
             if self._waits(ticket.request_id):
                 ticket.seen = True

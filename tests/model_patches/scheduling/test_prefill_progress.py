@@ -56,7 +56,7 @@ def test_the_seconds_of_the_rest_are_predicted_once_steps_were_measured(configs:
         assert predicted is not None and predicted > 0
         while seconds("3"):
             engine.step()
-        assert predicted == pytest.approx(engine.now - start, rel=0.35), beside
+        assert predicted == pytest.approx(engine.now - start, rel=0.25), beside
         while engine.scheduler.has_requests():
             engine.step()
         engine.add("decoding", [9], 40, None, None)

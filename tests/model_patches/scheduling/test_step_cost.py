@@ -1,12 +1,17 @@
 """The fitted model of a step's time, against times that are known."""
 
 import random
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from ropeswitch.model_patches.scheduling.length_aware import LengthAware
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost, chunk
+from ropeswitch.model_patches.scheduling.view import Limits
 
 WIDTH = 256
+TARGET = 0.2
 MEASURED = [(1, 0.004), (2048, 0.2)]
 
 
@@ -50,17 +55,30 @@ def test_it_learns_the_prices() -> None:
         assert cost.seconds(load) == pytest.approx(true_seconds(load), rel=0.15)
 
 
-def test_it_says_when_it_was_measured_enough() -> None:
-    """Then the rest of a long prompt is predicted, at its position: attention makes it dearer the longer the prompt is."""
-    cost = StepCost(MEASURED, WIDTH)
-    assert not cost.fitted
-    found, chunks = 0, [chunk(1000, 1000 * number) for number in range(40)]
-    for load in chunks[:20]:
-        cost.observe(STEP + load, true_seconds(STEP + load))
-        found += cost.fitted
-    assert 0 < found < 20
-    rest = sum(true_seconds(load) for load in chunks[20:])
-    assert cost.seconds(chunk(20_000, 20_000)) == pytest.approx(rest, rel=0.2)
+@dataclass(eq=False)
+class Prompt:
+    num_computed_tokens: int
+    num_prompt_tokens: int
+
+
+def test_the_rest_of_a_prompt_is_predicted_at_its_position() -> None:
+    """Once enough kinds of steps were measured; attention makes tokens dearer the later they come."""
+    unused: Any = None
+    limits = Limits(8192, 8192, 16, True, 0, 16, 1000, None, False)
+    planner = LengthAware(unused, False, lambda: 0.0)
+    planner.calibrate(MEASURED, limits, WIDTH, TARGET, None)
+    rest: Any = Prompt(20_000, 40_000)
+    assert planner.prefill_seconds(rest) is None
+    for load in steps(1):
+        planner.cost.observe(load, true_seconds(load))
+    seconds, before = 0.0, 20_000
+    while before < 40_000:
+        tokens = min(planner.cost.tokens_within(TARGET - true_seconds(STEP), before), 40_000 - before)
+        seconds += true_seconds(STEP + chunk(tokens, before))
+        before += tokens
+    assert planner.prefill_seconds(rest) == pytest.approx(seconds, rel=0.15)
+    later: Any = Prompt(40_000, 40_000)
+    assert planner.prefill_seconds(later) == 0
 
 
 def test_it_follows_a_machine_that_becomes_slower() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.server.front.bodies import parse as module
-from ropeswitch.server.front.bodies.contents import refused_value
+from ropeswitch.server.front.bodies.contents import refusal_of_values
 from ropeswitch.server.front.bodies.parse import TokenIds, completed, parse, sample
 
 NUMBERS = st.integers() | st.floats() | st.integers(0, 2**17)
@@ -44,7 +44,7 @@ def outcome(function: Any, body: bytes) -> object:
 def test_odd_text(text: str, escaped: bool) -> None:
     body = json.dumps({"a": [text]}, ensure_ascii=escaped).encode(errors="surrogatepass")
     odd = any("\ud800" <= each <= "\udfff" for each in json.loads(body)["a"][0])
-    assert (refused_value(parse(body)) is not None) is odd
+    assert (refusal_of_values(parse(body)) is not None) is odd
 
 
 def test_any_values(piece: int) -> None:
