@@ -68,7 +68,7 @@ class RopeSwitchEndpoints:
         except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.report(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        life_cycle.WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
+        life_cycle.LIFE.start()
         coroutines.append(ready.announce(state, args, vllm_adapter.first_request(engine_client, state)))
         # A task lives only as long as something references it.
         state.ropeswitch_tasks = [asyncio.create_task(each) for each in coroutines]
@@ -108,7 +108,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     if metrics is not None:
         history = History(registry, metrics.plan.bands)
         coroutines.append(history.watch())
-        computed = engine_utilities.computed_tokens(engine_client)
+        computed = partial(engine_utilities.computed_tokens, engine_client)
         running = RunningSequences(processor.request_states, sets.names, computed)
         measured = status.Measured(metrics, running, history, sets.names)
     if processor.tracing_enabled:
@@ -125,7 +125,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
     )
-    rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
+    rope, log = routes.rope_info(settings, model.max_model_len), args.ropeswitch_access_log
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     parts = ServerParts(
         front=front,
@@ -135,7 +135,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
         length_metrics=metrics,
         access_log=None if log is None else start_access_log(log, sets, engine_client),
-        prefill_progress=engine_utilities.prefill_progress(engine_client),
+        prefill_progress=partial(engine_utilities.prefill_progress, engine_client),
         request_ids=args.enable_request_id_headers,
     )
     return parts, coroutines

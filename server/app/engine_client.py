@@ -14,7 +14,7 @@ from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
 from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, with_extra
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.app.life_cycle import WATCH
+from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.faults import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
@@ -106,7 +106,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
         return super().encode(prompt, params, request_id, *args, **kwargs)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        WATCH.leave(self)
+        LIFE.leave(self)
         super().shutdown(timeout=timeout)
 
 
@@ -117,18 +117,16 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
     return int(vllm_adapter.extract_prompt_len(model_config, prompt))
 
 
+_REPLACED: dict[str, Callable[[Any], Any]] = {
+    "AsyncLLM": lambda _: RopeClient,
+    "OutputProcessor": lambda _: WatchedOutputs,
+}
+
+
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
-    replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
-
-
-def _client(_: Any) -> Any:
-    return RopeClient
-
-
-def _outputs(_: Any) -> Any:
-    return WatchedOutputs
+    for name, ours in _REPLACED.items():
+        replace(f"vllm.v1.engine.async_llm.{name}", ours)
 
 
 def _check_numbers(params: Any) -> None:

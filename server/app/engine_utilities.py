@@ -84,28 +84,17 @@ async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[
     }
 
 
-def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
-    """Make a function that returns the computed or cached prompt tokens of the requests that an engine knows.
+async def computed_tokens(engine_client: Any, request_ids: Sequence[str]) -> dict[str, int]:
+    """Return the computed or cached prompt tokens, by internal ID, of the requests that an engine knows."""
+    progress = await _progress(engine_client.engine_core, request_ids)
+    return {request_id: tokens for request_id, (tokens, _) in progress.items()}
 
-    The IDs are internal ones.
+
+async def prefill_progress(engine_client: Any, request_id: str) -> tuple[int, int]:
+    """Return a request's prompt tokens that are computed or cached, and those that are cached; 0 if no engine knows it.
+
+    Of a request with several answers, the furthest one counts.
     """
-
-    async def computed(request_ids: list[str]) -> dict[str, int]:
-        progress = await _progress(engine_client.engine_core, request_ids)
-        return {request_id: tokens for request_id, (tokens, _) in progress.items()}
-
-    return computed
-
-
-def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int]]]:
-    """Make a function that returns a request's prompt tokens that are computed or cached, and those that are cached.
-
-    Of a request with several answers, the furthest one counts. Both numbers are 0 if no engine knows the request.
-    """
-
-    async def progress(request_id: str) -> tuple[int, int]:
-        internal = engine_client.output_processor.external_req_ids.get(request_id) or ()
-        found = await _progress(engine_client.engine_core, internal) if internal else {}
-        return max(found.values(), default=(0, 0))
-
-    return progress
+    internal = engine_client.output_processor.external_req_ids.get(request_id)
+    progress = await _progress(engine_client.engine_core, internal) if internal else {}
+    return max(progress.values(), default=(0, 0))

@@ -91,10 +91,7 @@ def chat_templates(args: Namespace, tokenizer: Any) -> str:
 
 
 def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
-    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can.
-
-    vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
-    """
+    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can."""
     try:
         ToolParserManager.get_tool_parser(name)(tokenizer)
     except Exception as error:
@@ -104,10 +101,7 @@ def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
-    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds to its parser.
-
-    Returns:
-        The namespace, with ``model`` None if none was named.
+    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds; ``model`` is None if none was named.
 
     Raises:
         UsageError: with the flag and its value.
@@ -190,11 +184,6 @@ async def _run_server(args: Namespace) -> None:
     decorate_logs("APIServer", skip_if_decorated=True)
     address, listener = setup_server(args, reuse_port=False)
     await run_server_worker(address, listener, args)
-
-
-def keeps_alive_without_engine() -> bool:
-    """Whether a server whose engine has died keeps running, and answers 503."""
-    return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
 
 
 def logging_chosen(args: Namespace) -> bool:

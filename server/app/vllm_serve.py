@@ -36,16 +36,21 @@ class RopeState:
     scheduling_metrics: SchedulingMetrics | None
 
 
-class AliasedBodies:
-    """Middleware that replaces an alias in a JSON body by its model, and forces its set."""
+class PlainServer:
+    """Middleware that replaces an alias in a JSON body, forces its set, and refreshes the gauges before ``/metrics``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await self._aliased(scope, receive, send)
             return
+        if scope["type"] == "http" and route_path(scope) in PATHS:
+            scope = await fresh(scope["app"].state.ropeswitch.scheduling_metrics, scope)
+        await self.app(scope, receive, send)
+
+    async def _aliased(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
@@ -73,24 +78,11 @@ class AliasedBodies:
             set_of_model_name.reset(token)
 
 
-class FreshGauges:
-    """Middleware that refreshes the gauges before ``/metrics``."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and route_path(scope) in PATHS:
-            scope = await fresh(scope["app"].state.ropeswitch.scheduling_metrics, scope)
-        await self.app(scope, receive, send)
-
-
 def attach(app: FastAPI) -> None:
     """Add the route and the middleware to an app if its switch is on."""
     if turned_on(app.state.args.additional_config):
         app.include_router(routes.rope_router)
-        app.add_middleware(AliasedBodies)
-        app.add_middleware(FreshGauges)
+        app.add_middleware(PlainServer)
 
 
 def start(engine_client: Any, state: State, args: Namespace) -> None:
@@ -104,14 +96,11 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
-    # Parts that the settings leave out patch nothing.
-    folders = ("switch", *settings.parts)
-    patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
-    engine_utilities.check_process(patches)
+    engine_utilities.check_process(in_play(engine_client.vllm_config))
     model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     state.ropeswitch = RopeState(
-        rope_info=routes.rope_info(settings, model.max_model_len, patches),
+        rope_info=routes.rope_info(settings, model.max_model_len),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )
