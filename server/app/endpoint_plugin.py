@@ -57,8 +57,7 @@ class RopeSwitchEndpoints:
         """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.
 
         Raises:
-            SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
-                command that started us prints the reason. For plain ``vllm serve`` see :func:`vllm_serve.start`.
+            SystemExit: for a refused start, whose reason the command prints. For plain ``vllm serve`` see ``vllm_serve.py``.
         """
         if not _by_ropeswitch(args):
             vllm_serve.start(engine_client, state, args)
@@ -78,8 +77,6 @@ class RopeSwitchEndpoints:
 
 async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[ServerParts, list[Any]]:
     """Check the engine, make every part of the process, and change vLLM's own objects.
-
-    Metrics need Prometheus, which vLLM has already set up.
 
     Returns:
         The parts, and coroutines to run for the life of the server.

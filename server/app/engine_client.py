@@ -27,8 +27,6 @@ class Prompts:
     """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
     Attributes:
-        ladder: The engine's ladder.
-        admission: Admits prompts to the queue.
         length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
@@ -41,15 +39,7 @@ class Prompts:
     bounds_whitespace: bool = False
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
-        """Place a prompt on the ladder, and admit it to the queue.
-
-        Args:
-            prompt: A prompt in any form that the engine client accepts.
-            params: Its ``SamplingParams`` or ``PoolingParams``.
-            request_id: The ID under which it goes to the engine.
-
-        Returns:
-            The parameters for the engine, which carry the placement.
+        """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
 
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400: an unknown set or policy, one that the route does not
@@ -78,11 +68,7 @@ class Prompts:
 
 
 class RopeClient(vllm_adapter.AsyncLLM):
-    """The engine client of an API server.
-
-    Attributes:
-        prompts: Places every prompt on its way to the engine.
-    """
+    """The engine client of an API server."""
 
     prompts: Prompts
 

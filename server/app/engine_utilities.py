@@ -20,8 +20,7 @@ def check_process(patches: Sequence[Patch]) -> None:
     Raises:
         UnsupportedError: naming the missing patch.
     """
-    ours = applied()
-    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in ours]:
+    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in applied()]:
         raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
 
 
@@ -45,10 +44,8 @@ def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patch
 
 
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """Return the ``patch_report`` of every worker of every engine.
-
-    ``EngineClient.collective_rpc`` calls every data parallel engine but returns only the first one's results.
-    """
+    """Return the ``patch_report`` of every worker of every engine."""
+    # `EngineClient.collective_rpc` calls every data parallel engine but returns only the first one's results.
     per_engine = await engine_client.engine_core.call_utility_all_async(
         "collective_rpc", "patch_report", None, (), None
     )

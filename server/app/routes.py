@@ -52,11 +52,7 @@ def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
     """Return the response of ``/v1/rope`` for an engine with these settings and this longest sequence, in tokens."""
     sets = [
         FactorSetInfo(
-            name=each.name,
-            max_length=each.max_length,
-            scale=each.scale,
-            start_tokens=each.start_tokens,
-            softmax_scale=each.softmax_scale,
+            **{name: value for name, value in vars(each).items() if name != "factors"},
             num_factors=len(each.factors),
             factor=None if origin is None else origin.factor,
             source="" if origin is None else origin.source,

@@ -177,10 +177,7 @@ def serve(args: Namespace) -> None:
 
 
 async def _run_server(args: Namespace) -> None:
-    """Run a single API server, as vLLM's function of that name, but keep our handler of SIGTERM while the engine starts.
-
-    vLLM's raises KeyboardInterrupt, which its wait for the engine swallows.
-    """
+    # vLLM's function of that name also sets a handler of SIGTERM, whose KeyboardInterrupt its wait for the engine swallows.
     decorate_logs("APIServer", skip_if_decorated=True)
     address, listener = setup_server(args, reuse_port=False)
     await run_server_worker(address, listener, args)
@@ -206,10 +203,7 @@ def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion
 
 
 def blames_client(error: BaseException) -> str | None:
-    """Return the message of an error that the request caused; None for other errors.
-
-    Once the response has begun, starlette wraps the error in another one.
-    """
+    """Return the message of an error that the request caused, which starlette may have wrapped; None for other errors."""
     return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
 
 
@@ -220,8 +214,7 @@ def is_dead_engine(error: BaseException) -> bool:
 
 def validation_error(message: str, field: str) -> Exception:
     """Make an error that vLLM's app answers with a 400 in OpenAI's format, naming the field."""
-    error: Exception = VLLMValidationError(message, parameter=field)
-    return error
+    return VLLMValidationError(message, parameter=field)
 
 
 class AdmissionError(RefusedError, GracefulHTTPError):

@@ -6,7 +6,8 @@ stock even if ``VLLM_PLUGINS`` names ropeswitch.
 
 import json
 from argparse import Namespace
-from dataclasses import dataclass
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -25,15 +26,6 @@ from ropeswitch.server.front.error_bodies import refusal_body
 from ropeswitch.server.front.refusal import invalid_body
 from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
-
-
-@dataclass(frozen=True)
-class RopeState:
-    """The app's ``state.ropeswitch``; see :class:`~ropeswitch.server.app.parts.ServerParts`."""
-
-    rope_info: routes.RopeInfo
-    aliases: Aliases
-    scheduling_metrics: SchedulingMetrics | None
 
 
 class PlainServer:
@@ -55,9 +47,14 @@ class PlainServer:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
             return
-        values = _object(body)
+        values: Any = None
+        if SEPARATOR.encode() in body:
+            with suppress(ValueError, RecursionError):
+                values = json.loads(body)
         try:
-            alias = scope["app"].state.ropeswitch.aliases.find(values.get("model"))
+            alias = scope["app"].state.ropeswitch.aliases.find(
+                values.get("model") if isinstance(values, dict) else None
+            )
         except FieldError as error:
             content = refusal_body(invalid_body(str(error), error.field), anthropic=False)
             await Response(content, 400, media_type="application/json")(scope, receive, send)
@@ -99,19 +96,9 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     engine_utilities.check_process(in_play(engine_client.vllm_config))
     model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
-    state.ropeswitch = RopeState(
+    # Three of the ServerParts.
+    state.ropeswitch = SimpleNamespace(
         rope_info=routes.rope_info(settings, model.max_model_len),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object that may name an alias; empty for any other body."""
-    if SEPARATOR.encode() not in body:
-        return {}
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
