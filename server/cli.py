@@ -25,17 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _make_parser().parse_args(arguments)
         return int(args.func(args))
     except (InputError, OSError) as error:
-        return fail(str(error))
+        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        return 2
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        return fail("matplotlib: not installed, and plots need it; run: pip install 'ropeswitch[plots]'")
-
-
-def fail(message: str) -> int:
-    """Print an error as one line on standard error and return the exit code."""
-    print(f"{PROGRAM}: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
-    return 2
+        print(f"{PROGRAM}: error: plots need matplotlib; run: pip install 'ropeswitch[plots]'", file=sys.stderr)
+        return 2
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -21,6 +21,10 @@ def _patch(target: str, kind: str, file: str, tests: str, breaks: str, *relies_o
     return Patch(target, kind, f"server/{file}", dict.fromkeys(relies_on, breaks), tests=f"tests/server/{tests}")
 
 
+def _of(owner: str, *names: str) -> list[str]:
+    return [f"{owner}.{name}" for name in names]
+
+
 SERVER_PATCHES = (
     _patch(
         _CLIENT,
@@ -28,9 +32,7 @@ SERVER_PATCHES = (
         "app/engine_client.py",
         "test_context.py",
         "a prompt would enter without its set, or its answer miss its headers",
-        f"{_CLIENT}.generate",
-        f"{_CLIENT}.encode",
-        f"{_CLIENT}.shutdown",
+        *_of(_CLIENT, "generate", "encode", "shutdown"),
         "vllm.renderers.inputs.preprocess.extract_prompt_len",
         f"{_OUTPUTS}.abort_requests",
         "vllm.entrypoints.launchers.launcher.serve_http",
@@ -52,8 +54,7 @@ SERVER_PATCHES = (
         "front/",
         "a request would pass the front unchecked",
         _MIDDLEWARE,
-        f"{_OUTPUTS}.add_request",
-        f"{_OUTPUTS}.process_outputs",
+        *_of(_OUTPUTS, "add_request", "process_outputs"),
     ),
     _patch(
         _RENDERER,
@@ -61,9 +62,7 @@ SERVER_PATCHES = (
         "front/bodies/long_prompts.py",
         "ingest/test_renderer.py",
         "token IDs would pass unchecked",
-        f"{_RENDERER}.validate_token_ids",
-        f"{_RENDERER}._tokenize_singleton_prompt_async",
-        f"{_RENDERER}._tokenize_prompt",
+        *_of(_RENDERER, "validate_token_ids", "_tokenize_singleton_prompt_async", "_tokenize_prompt"),
     ),
     _patch(
         _OUTPUTS,
@@ -71,23 +70,15 @@ SERVER_PATCHES = (
         "metrics/outputs.py",
         "length_metrics/test_outputs.py",
         "metrics by length would count other requests, or a long prompt be lost",
-        f"{_OUTPUTS}.add_request",
-        f"{_OUTPUTS}._update_stats_from_output",
-        f"{_OUTPUTS}._update_stats_from_finished",
-        f"{_OUTPUTS}.abort_requests",
-        f"{_OUTPUTS}.propagate_error",
-        f"{_OUTPUTS}.do_tracing",
-        # Ignores prefill statistics except those of a first output.
-        f"{_OUTPUTS}.process_outputs",
+        *_of(_OUTPUTS, "add_request", "_update_stats_from_output", "_update_stats_from_finished"),
+        # The last one ignores prefill statistics except those of a first output.
+        *_of(_OUTPUTS, "abort_requests", "propagate_error", "do_tracing", "process_outputs"),
         # They abort their request inside the except clause that shows the reason.
-        f"{_CLIENT}.generate",
-        f"{_CLIENT}.encode",
+        *_of(_CLIENT, "generate", "encode"),
         # They send a request once it has been added, and do not read its prompt afterwards.
-        f"{_CLIENT}.add_request",
-        f"{_CLIENT}._add_request",
-        f"{_CORE_CLIENT}.AsyncMPClient.add_request_async",
-        f"{_CORE_CLIENT}.DPAsyncMPClient.add_request_async",
-        f"{_CORE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
+        *_of(_CLIENT, "add_request", "_add_request"),
+        *_of(_CORE_CLIENT, "AsyncMPClient.add_request_async", "DPAsyncMPClient.add_request_async"),
+        *_of(_CORE_CLIENT, "DPLBAsyncMPClient.get_core_engine_for_request"),
     ),
     # Passes every step's statistics to each logger in its list, one of which is ours.
     _patch(
@@ -129,6 +120,11 @@ UPSTREAM_TEXTS = (
         _REFUSALS, "vllm.v1.engine.utils.wait_for_engine_startup", ("Engine core initialization failed. ", "{finished}")
     ),
     # Functions whose presence in a traceback marks a refusal.
-    Reading(_REFUSALS, "vllm.engine.arg_utils.EngineArgs.create_engine_config", ("def create_engine_config(",)),
-    Reading(_REFUSALS, "vllm.entrypoints.launchers.launcher.setup_server", ("def setup_server(",)),
+    *(
+        Reading(_REFUSALS, path, (f"def {path.rpartition('.')[2]}(",))
+        for path in (
+            "vllm.engine.arg_utils.EngineArgs.create_engine_config",
+            "vllm.entrypoints.launchers.launcher.setup_server",
+        )
+    ),
 )

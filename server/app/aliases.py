@@ -27,7 +27,7 @@ class Aliases:
     """The model names of one server.
 
     Attributes:
-        models: ``vllm.entrypoints.openai.models.serving.OpenAIServingModels``.
+        models: vLLM's ``OpenAIServingModels``.
         sets: The names of its factor sets.
         listed: Whether ``/v1/models`` lists the aliases.
     """

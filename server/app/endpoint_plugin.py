@@ -57,8 +57,7 @@ class RopeSwitchEndpoints:
         """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.
 
         Raises:
-            SystemExit: when a worker lacks a patch or a factor set, or vLLM's server is not the one that we wrap; the
-                command that started us prints the reason. For plain ``vllm serve`` see :func:`vllm_serve.start`.
+            SystemExit: for a refused start, whose reason the command prints. For plain ``vllm serve`` see ``vllm_serve.py``.
         """
         if not _by_ropeswitch(args):
             vllm_serve.start(engine_client, state, args)
@@ -68,7 +67,7 @@ class RopeSwitchEndpoints:
         except (UnsupportedError, RegistryError, UsageError) as error:
             refusals.report(str(error))
             raise SystemExit(refusals.EXIT_CODE) from error
-        life_cycle.WATCH.start(engine_client, state, keep_alive=vllm_adapter.keeps_alive_without_engine())
+        life_cycle.LIFE.start()
         coroutines.append(ready.announce(state, args, vllm_adapter.first_request(engine_client, state)))
         # A task lives only as long as something references it.
         state.ropeswitch_tasks = [asyncio.create_task(each) for each in coroutines]
@@ -78,8 +77,6 @@ class RopeSwitchEndpoints:
 
 async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[ServerParts, list[Any]]:
     """Check the engine, make every part of the process, and change vLLM's own objects.
-
-    Metrics need Prometheus, which vLLM has already set up.
 
     Returns:
         The parts, and coroutines to run for the life of the server.
@@ -106,7 +103,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     if metrics is not None:
         history = History(registry, metrics.plan.bands)
         coroutines.append(history.watch())
-        computed = engine_utilities.computed_tokens(engine_client)
+        computed = partial(engine_utilities.computed_tokens, engine_client)
         running = RunningSequences(processor.request_states, sets.names, computed)
         measured = status.Measured(metrics, running, history, sets.names)
     if processor.tracing_enabled:
@@ -123,7 +120,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
     )
-    rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
+    rope, log = routes.rope_info(settings, model.max_model_len), args.ropeswitch_access_log
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     parts = ServerParts(
         front=front,
@@ -133,7 +130,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
         length_metrics=metrics,
         access_log=None if log is None else start_access_log(log, sets, engine_client),
-        prefill_progress=engine_utilities.prefill_progress(engine_client),
+        prefill_progress=partial(engine_utilities.prefill_progress, engine_client),
         request_ids=args.enable_request_id_headers,
     )
     return parts, coroutines

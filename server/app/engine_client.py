@@ -14,7 +14,7 @@ from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
 from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, with_extra
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.app.life_cycle import WATCH
+from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
@@ -27,8 +27,6 @@ class Prompts:
     """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
 
     Attributes:
-        ladder: The engine's ladder.
-        admission: Admits prompts to the queue.
         length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
@@ -41,15 +39,7 @@ class Prompts:
     bounds_whitespace: bool = False
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
-        """Place a prompt on the ladder, and admit it to the queue.
-
-        Args:
-            prompt: A prompt in any form that the engine client accepts.
-            params: Its ``SamplingParams`` or ``PoolingParams``.
-            request_id: The ID under which it goes to the engine.
-
-        Returns:
-            The parameters for the engine, which carry the placement.
+        """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
 
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400: an unknown set or policy, one that the route does not
@@ -78,11 +68,7 @@ class Prompts:
 
 
 class RopeClient(vllm_adapter.AsyncLLM):
-    """The engine client of an API server.
-
-    Attributes:
-        prompts: Places every prompt on its way to the engine.
-    """
+    """The engine client of an API server."""
 
     prompts: Prompts
 
@@ -106,7 +92,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
         return super().encode(prompt, params, request_id, *args, **kwargs)
 
     def shutdown(self, timeout: float | None = None) -> None:
-        WATCH.leave(self)
+        LIFE.leave(self)
         super().shutdown(timeout=timeout)
 
 
@@ -117,18 +103,16 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
     return int(vllm_adapter.extract_prompt_len(model_config, prompt))
 
 
+_REPLACED: dict[str, Callable[[Any], Any]] = {
+    "AsyncLLM": lambda _: RopeClient,
+    "OutputProcessor": lambda _: WatchedOutputs,
+}
+
+
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
-    replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
-
-
-def _client(_: Any) -> Any:
-    return RopeClient
-
-
-def _outputs(_: Any) -> Any:
-    return WatchedOutputs
+    for name, ours in _REPLACED.items():
+        replace(f"vllm.v1.engine.async_llm.{name}", ours)
 
 
 def _check_numbers(params: Any) -> None:

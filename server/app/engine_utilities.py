@@ -20,8 +20,7 @@ def check_process(patches: Sequence[Patch]) -> None:
     Raises:
         UnsupportedError: naming the missing patch.
     """
-    ours = applied()
-    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in ours]:
+    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in applied()]:
         raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
 
 
@@ -45,10 +44,8 @@ def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patch
 
 
 async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """Return the ``patch_report`` of every worker of every engine.
-
-    ``EngineClient.collective_rpc`` calls every data parallel engine but returns only the first one's results.
-    """
+    """Return the ``patch_report`` of every worker of every engine."""
+    # `EngineClient.collective_rpc` calls every data parallel engine but returns only the first one's results.
     per_engine = await engine_client.engine_core.call_utility_all_async(
         "collective_rpc", "patch_report", None, (), None
     )
@@ -84,28 +81,17 @@ async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[
     }
 
 
-def computed_tokens(engine_client: Any) -> Callable[[list[str]], Awaitable[dict[str, int]]]:
-    """Make a function that returns the computed or cached prompt tokens of the requests that an engine knows.
+async def computed_tokens(engine_client: Any, request_ids: Sequence[str]) -> dict[str, int]:
+    """Return the computed or cached prompt tokens, by internal ID, of the requests that an engine knows."""
+    progress = await _progress(engine_client.engine_core, request_ids)
+    return {request_id: tokens for request_id, (tokens, *_) in progress.items()}
 
-    The IDs are internal ones.
+
+async def prefill_progress(engine_client: Any, request_id: str) -> tuple[int, int, float | None]:
+    """Return a request's ``prefill_progress`` (``model_patches/serving/part.py``); zeros and None if no engine knows it.
+
+    Of a request with several answers, the furthest one counts.
     """
-
-    async def computed(request_ids: list[str]) -> dict[str, int]:
-        progress = await _progress(engine_client.engine_core, request_ids)
-        return {request_id: tokens for request_id, (tokens, *_) in progress.items()}
-
-    return computed
-
-
-def prefill_progress(engine_client: Any) -> Callable[[str], Awaitable[tuple[int, int, float | None]]]:
-    """Make a function that returns a request's ``prefill_progress`` (``model_patches/serving/part.py``).
-
-    Of a request with several answers, the furthest one counts. It is (0, 0, None) if no engine knows the request.
-    """
-
-    async def progress(request_id: str) -> tuple[int, int, float | None]:
-        internal = engine_client.output_processor.external_req_ids.get(request_id) or ()
-        found = await _progress(engine_client.engine_core, internal) if internal else {}
-        return max(found.values(), default=(0, 0, None), key=lambda each: each[0])
-
-    return progress
+    internal = engine_client.output_processor.external_req_ids.get(request_id)
+    progress = await _progress(engine_client.engine_core, internal) if internal else {}
+    return max(progress.values(), default=(0, 0, None), key=lambda each: each[0])

@@ -2,8 +2,8 @@
 
 On SIGTERM vLLM stops its engine first and then its HTTP server, so requests in between are answered with 500. Here
 ``AsyncLLM.shutdown``, which a stopping server calls first (``engine_client.py`` overrides it), waits for the requests in
-flight. vLLM checks for a dead engine every 5 s and then exits with code 0, as after a shutdown; :class:`EngineWatch` checks
-every 0.25 s, and the command exits with an error, so that its supervisor restarts it.
+flight. After its engine's death vLLM exits with code 0, as after a shutdown; the command tells the two apart, and exits with
+an error, so that its supervisor restarts it.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ router = APIRouter()
 
 # Seconds that requests have to send their error after the wait.
 LAST_WORDS = 2.0
-# Seconds between two checks for a dead engine.
-SECONDS = 0.25
 # Paths that are answered until the process exits.
 _ALWAYS = frozenset({"/health/live", "/health/ready", "/metrics", "/metrics/"})
 
 
 class LifeCycle:
-    """Counts the requests in flight; one per API server process.
+    """Counts the requests in flight, and lets them finish before the engine shuts down; one per API server process.
 
     Attributes:
         leaving: Whether the process is shutting down.
         in_flight: Requests that must be answered before the process leaves.
+        died: Whether the engine died while the server ran.
     """
 
     def __init__(self) -> None:
-        self.leaving = False
+        self.leaving = self.died = self._stopping = False
         self.in_flight = 0
         self._idle = threading.Event()
         self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @contextmanager
     def request(self, path: str) -> Iterator[None]:
@@ -65,51 +65,9 @@ class LifeCycle:
             if not self.in_flight:
                 self._idle.set()
 
-    def hurry(self) -> None:
-        """Make :meth:`leave` stop waiting."""
-        self._idle.set()
-
-    def leave(self, seconds: float, abort: Callable[[], object]) -> None:
-        """Refuse new requests, and wait for those in flight; not on the event loop's thread.
-
-        Args:
-            seconds: Maximum time to wait.
-            abort: Ends the remaining requests with errors; they then have :data:`LAST_WORDS` seconds to send them.
-        """
-        self.leaving = True
-        self._idle.wait(seconds)
-        if self.in_flight:
-            self._idle.clear()
-            abort()
-            self._idle.wait(LAST_WORDS)
-
-
-LIFE = LifeCycle()
-
-
-class EngineWatch:
-    """Watches the engine of an API server process; one per process.
-
-    Attributes:
-        died: Whether the engine died while the server ran.
-    """
-
-    def __init__(self, life: LifeCycle = LIFE) -> None:
-        self.died = False
-        self._life = life
-        self._stopping = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def start(self, engine_client: Any, state: Any, *, keep_alive: bool) -> None:
-        """Check until the engine dies or shuts down; then shut the server down too.
-
-        Args:
-            engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, on the running event loop.
-            state: The app's state, where vLLM stores its ``uvicorn.Server``.
-            keep_alive: Whether a server whose engine has died keeps running, and answers 503.
-        """
+    def start(self) -> None:
+        """Wait for the requests of this event loop from now on, when the process leaves."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
-        self._task = self._loop.create_task(self._look(engine_client, state, keep_alive))
 
     def leave(self, engine_client: Any) -> None:
         """Wait up to ``--shutdown-timeout`` for the requests in flight, before the client shuts its engine down.
@@ -121,7 +79,7 @@ class EngineWatch:
         self.died = self.died or (engine_client.errored and not self._stopping)
         self._stopping = True
         # Once the server has stopped, it is called again, on the loop's own thread.
-        if self._life.leaving or engine_client.errored or threading.get_ident() == self._thread:
+        if self.leaving or engine_client.errored or threading.get_ident() == self._thread:
             return
 
         def abort() -> None:
@@ -129,26 +87,30 @@ class EngineWatch:
             wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
 
         seconds = engine_client.vllm_config.shutdown_timeout
-        if seconds and (count := self._life.in_flight):
+        if seconds and (count := self.in_flight):
             requests = f"{count} request{'s' if count > 1 else ''} in flight"
             print(f"ropeswitch: waiting up to {seconds} s for {requests}; Ctrl-C again ends the wait", file=sys.stderr)
         # vLLM's own handler does nothing the second time.
-        loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._life.hurry)
-        self._life.leave(seconds, abort)
+        loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._idle.set)
+        self.drain(seconds, abort)
         # Upstream takes an engine that stops while its output is being read for a dead one, and logs that.
         if (listening := engine_client.output_handler) is not None:
             loop.call_soon_threadsafe(listening.cancel)
 
-    async def _look(self, engine_client: Any, state: Any, keep_alive: bool) -> None:
-        while not engine_client.errored:
-            await asyncio.sleep(SECONDS)
-        # If the engine dies before the server exists, vLLM finds it dead when the server starts.
-        server = getattr(state, "server", None)
-        if not self._stopping and not keep_alive and server is not None:
-            server.should_exit = True
+    def drain(self, seconds: float, abort: Callable[[], object]) -> None:
+        """Refuse new requests, and wait at most ``seconds`` for those in flight; not on the event loop's thread.
+
+        ``abort`` ends the remaining requests with errors; they then have :data:`LAST_WORDS` seconds to send them.
+        """
+        self.leaving = True
+        self._idle.wait(seconds)
+        if self.in_flight:
+            self._idle.clear()
+            abort()
+            self._idle.wait(LAST_WORDS)
 
 
-WATCH = EngineWatch()
+LIFE = LifeCycle()
 
 
 @router.get("/health/live")

@@ -9,12 +9,9 @@ from typing import Any
 
 
 def bound_whitespace(outputs: Any) -> None:
-    """Allow at most one whitespace character in a row in the JSON of a request's structural tag.
+    """Allow at most one whitespace character in a row in the JSON of the tag in a request's ``StructuredOutputsParams``.
 
     A bound in the tag is kept. An invalid tag stays unchanged, and vLLM refuses it.
-
-    Args:
-        outputs: The request's ``StructuredOutputsParams``, changed in place.
     """
     if outputs.structural_tag is None:
         return

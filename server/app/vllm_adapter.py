@@ -91,10 +91,7 @@ def chat_templates(args: Namespace, tokenizer: Any) -> str:
 
 
 def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
-    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can.
-
-    vLLM makes the same attempt after the engine has started (``ParserManager.validate_parser_tokenizer``).
-    """
+    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can."""
     try:
         ToolParserManager.get_tool_parser(name)(tokenizer)
     except Exception as error:
@@ -104,10 +101,7 @@ def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
-    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds to its parser.
-
-    Returns:
-        The namespace, with ``model`` None if none was named.
+    """Parse the arguments of ``vllm serve`` and those that ``add_flags`` adds; ``model`` is None if none was named.
 
     Raises:
         UsageError: with the flag and its value.
@@ -183,18 +177,10 @@ def serve(args: Namespace) -> None:
 
 
 async def _run_server(args: Namespace) -> None:
-    """Run a single API server, as vLLM's function of that name, but keep our handler of SIGTERM while the engine starts.
-
-    vLLM's raises KeyboardInterrupt, which its wait for the engine swallows.
-    """
+    # vLLM's function of that name also sets a handler of SIGTERM, whose KeyboardInterrupt its wait for the engine swallows.
     decorate_logs("APIServer", skip_if_decorated=True)
     address, listener = setup_server(args, reuse_port=False)
     await run_server_worker(address, listener, args)
-
-
-def keeps_alive_without_engine() -> bool:
-    """Whether a server whose engine has died keeps running, and answers 503."""
-    return bool(envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH)
 
 
 def logging_chosen(args: Namespace) -> bool:
@@ -217,10 +203,7 @@ def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion
 
 
 def blames_client(error: BaseException) -> str | None:
-    """Return the message of an error that the request caused; None for other errors.
-
-    Once the response has begun, starlette wraps the error in another one.
-    """
+    """Return the message of an error that the request caused, which starlette may have wrapped; None for other errors."""
     return next((str(each) for each in (error, error.__cause__) if isinstance(each, VLLMClientError)), None)
 
 
@@ -231,8 +214,7 @@ def is_dead_engine(error: BaseException) -> bool:
 
 def validation_error(message: str, field: str) -> Exception:
     """Make an error that vLLM's app answers with a 400 in OpenAI's format, naming the field."""
-    error: Exception = VLLMValidationError(message, parameter=field)
-    return error
+    return VLLMValidationError(message, parameter=field)
 
 
 class AdmissionError(RefusedError, GracefulHTTPError):

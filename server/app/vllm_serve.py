@@ -6,7 +6,8 @@ stock even if ``VLLM_PLUGINS`` names ropeswitch.
 
 import json
 from argparse import Namespace
-from dataclasses import dataclass
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -27,32 +28,33 @@ from ropeswitch.server.front.routes import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
 
-@dataclass(frozen=True)
-class RopeState:
-    """The app's ``state.ropeswitch``; see :class:`~ropeswitch.server.app.parts.ServerParts`."""
-
-    rope_info: routes.RopeInfo
-    aliases: Aliases
-    scheduling_metrics: SchedulingMetrics | None
-
-
-class AliasedBodies:
-    """Middleware that replaces an alias in a JSON body by its model, and forces its set."""
+class PlainServer:
+    """Middleware that replaces an alias in a JSON body, forces its set, and refreshes the gauges before ``/metrics``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await self._aliased(scope, receive, send)
             return
+        if scope["type"] == "http" and route_path(scope) in PATHS:
+            scope = await fresh(scope["app"].state.ropeswitch.scheduling_metrics, scope)
+        await self.app(scope, receive, send)
+
+    async def _aliased(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
             return
-        values = _object(body)
+        values: Any = None
+        if SEPARATOR.encode() in body:
+            with suppress(ValueError, RecursionError):
+                values = json.loads(body)
         try:
-            alias = scope["app"].state.ropeswitch.aliases.find(values.get("model"))
+            alias = scope["app"].state.ropeswitch.aliases.find(
+                values.get("model") if isinstance(values, dict) else None
+            )
         except FieldError as error:
             content = refusal_body(invalid_body(str(error), error.field), anthropic=False)
             await Response(content, 400, media_type="application/json")(scope, receive, send)
@@ -73,24 +75,11 @@ class AliasedBodies:
             set_of_model_name.reset(token)
 
 
-class FreshGauges:
-    """Middleware that refreshes the gauges before ``/metrics``."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and route_path(scope) in PATHS:
-            scope = await fresh(scope["app"].state.ropeswitch.scheduling_metrics, scope)
-        await self.app(scope, receive, send)
-
-
 def attach(app: FastAPI) -> None:
     """Add the route and the middleware to an app if its switch is on."""
     if turned_on(app.state.args.additional_config):
         app.include_router(routes.rope_router)
-        app.add_middleware(AliasedBodies)
-        app.add_middleware(FreshGauges)
+        app.add_middleware(PlainServer)
 
 
 def start(engine_client: Any, state: State, args: Namespace) -> None:
@@ -104,25 +93,12 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
-    # Parts that the settings leave out patch nothing.
-    folders = ("switch", *settings.parts)
-    patches = [patch for patch in in_play(engine_client.vllm_config) if patch.file.split("/")[1] in folders]
-    engine_utilities.check_process(patches)
+    engine_utilities.check_process(in_play(engine_client.vllm_config))
     model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
-    state.ropeswitch = RopeState(
-        rope_info=routes.rope_info(settings, model.max_model_len, patches),
+    # Three of the ServerParts.
+    state.ropeswitch = SimpleNamespace(
+        rope_info=routes.rope_info(settings, model.max_model_len),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    """Return the fields of a JSON object that may name an alias; empty for any other body."""
-    if SEPARATOR.encode() not in body:
-        return {}
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}

@@ -25,7 +25,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         KeyboardInterrupt: when a signal ends the start.
         UsageError: for a refused start.
     """
-    from ropeswitch.server.app.life_cycle import WATCH
+    from ropeswitch.server.app.life_cycle import LIFE
 
     interrupted = False
 
@@ -46,7 +46,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     atexit.register(silence_exit)
     try:
         vllm_adapter.serve(args)
-        if not WATCH.died:
+        if not LIFE.died:
             return 0
         failure = "the engine died"
     except BaseException as error:

@@ -17,7 +17,7 @@ from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
 from ropeswitch.server.app.aliases import Alias, Aliases
 from ropeswitch.server.app.engine_client import Prompts
-from ropeswitch.server.app.vllm_serve import AliasedBodies
+from ropeswitch.server.app.vllm_serve import PlainServer
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
@@ -114,7 +114,7 @@ def test_aliases_are_listed_on_request_only() -> None:
 def plain() -> TestClient:
     """An app of plain ``vllm serve``, whose only route says what it was sent and what is forced."""
     app = FastAPI()
-    app.add_middleware(AliasedBodies)
+    app.add_middleware(PlainServer)
     app.state.ropeswitch = SimpleNamespace(aliases=served("qwen3"))
 
     @app.post("/any")

@@ -1,17 +1,11 @@
 """Our own additions: ``/v1/rope``, a set that a request asks for, and the errors for what cannot be served."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import vllm
 
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
-from ropeswitch.model_patches.guard.registry import in_play
-from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
-from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
 from tests.server.length_metrics.ladders import total
@@ -46,16 +40,6 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         (None, "long_factor of the config"),
     ]
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
-    on_gpu = torch.cuda.is_available()
-    config = SimpleNamespace(
-        device_config=SimpleNamespace(device_type="cuda" if on_gpu else "cpu"),
-        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
-        use_v2_model_runner=on_gpu,
-        kv_transfer_config=None,
-        additional_config={"ropeswitch": RopeSettings(FactorLadder((FactorSet("a", 64, (1.0,)),)), 1e4).to_json()},
-    )
-    patches = (*in_play(config), *SERVER_PATCHES)
-    assert [patch["target"] for patch in rope["patches"]] == [patch.target for patch in patches]
     assert vllm.__version__.startswith(rope["vllm_version"])
     schema = server.get("/openapi.json").json
     assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]

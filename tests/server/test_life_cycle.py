@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from ropeswitch.server.app import life_cycle
-from ropeswitch.server.app.life_cycle import EngineWatch, LifeCycle
+from ropeswitch.server.app.life_cycle import LifeCycle
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError
 from tests.passkey_tiny import SERVED
@@ -28,7 +28,7 @@ FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", st
 def test_leaving_waits_for_the_last_request() -> None:
     life, order = LifeCycle(), []
     with life.request("/v1/models"), life.request("/v1/models"):
-        thread = threading.Thread(target=lambda: (life.leave(60, lambda: order.append("abort")), order.append("left")))
+        thread = threading.Thread(target=lambda: (life.drain(60, lambda: order.append("abort")), order.append("left")))
         thread.start()
         while not life.leaving:
             time.sleep(0.001)
@@ -44,7 +44,7 @@ def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(life_cycle, "LAST_WORDS", 0.05)
     life, order = LifeCycle(), []
     with life.request("/v1/models"):
-        life.leave(0.01, lambda: order.append("abort"))
+        life.drain(0.01, lambda: order.append("abort"))
         order.append("left")
     assert order == ["abort", "left"]
 
@@ -63,13 +63,12 @@ def test_a_second_ctrl_c_ends_the_wait(monkeypatch: pytest.MonkeyPatch, capsys: 
         output_processor=SimpleNamespace(request_states={"a": None}),
         output_handler=None,
     )
-    watch = EngineWatch(life)
 
     async def serve() -> None:
-        watch.start(engine, SimpleNamespace(), keep_alive=True)
+        life.start()
         first = signal.getsignal(signal.SIGINT)
         with life.request("/v1/models"):
-            leaving = asyncio.get_running_loop().run_in_executor(None, watch.leave, engine)
+            leaving = asyncio.get_running_loop().run_in_executor(None, life.leave, engine)
             while signal.getsignal(signal.SIGINT) is first:
                 await asyncio.sleep(0.01)
             assert not order
@@ -91,14 +90,13 @@ def test_an_engine_is_shut_down_when_its_requests_are_answered_or_it_is_dead(err
         output_processor=SimpleNamespace(request_states={"a": None}),
         output_handler=None,
     )
-    watch = EngineWatch(life)
 
     def shutdown(timeout: float) -> None:
-        watch.leave(engine)
+        life.leave(engine)
         calls.append(timeout)
 
     async def serve() -> None:
-        watch.start(engine, SimpleNamespace(), keep_alive=True)
+        life.start()
         with life.request("/v1/models"):
             leaving = asyncio.get_running_loop().run_in_executor(None, lambda: shutdown(timeout=60))
             await asyncio.sleep(0.05)

@@ -19,7 +19,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server.app import life_cycle
 from ropeswitch.server.app.engine_utilities import scheduling_reports
-from ropeswitch.server.app.vllm_serve import FreshGauges
+from ropeswitch.server.app.vllm_serve import PlainServer
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.metrics import queue_metrics, scheduling_metrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES, SchedulingMetrics
@@ -186,7 +186,7 @@ def test_only_metrics_asks_the_engines(tmp_path: Path) -> None:
 def test_under_vllm_serve_metrics_asks_the_engines_below_a_prefix_too() -> None:
     registry = CollectorRegistry()
     app = FastAPI()
-    app.add_middleware(FreshGauges)
+    app.add_middleware(PlainServer)
     app.state.ropeswitch = SimpleNamespace(
         scheduling_metrics=SchedulingMetrics({0: answering(report())}, "m", registry)
     )

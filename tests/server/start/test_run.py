@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.app.life_cycle import WATCH
+from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.start.run import run
 
 
@@ -84,5 +84,5 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
 
 
 def test_a_server_whose_engine_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WATCH, "died", True)
+    monkeypatch.setattr(LIFE, "died", True)
     assert outcome(None) == (1, ["error: the engine died; see the log above"])
