@@ -14,8 +14,8 @@ _LEFTOVERS = re.compile(
     r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|"
     r"\S*/resource_tracker\.py:\d+: UserWarning: |  warnings\.warn\('resource_tracker: "
 )
-# Prefix of vLLM's shutdown steps, some of which are warnings on a busy machine.
-SHUTDOWN = "[shutdown] "
+# Warnings to hide: the shutdown steps of a busy machine, and those of a port that several API servers share.
+_SHUTDOWN = re.compile(r"\] \[shutdown\] |\[launcher\.py:\d+\] ")
 
 
 class LogLines:
@@ -45,7 +45,8 @@ class LogLines:
         if line.startswith(OURS) or not self.serving:
             return line.startswith(OURS)
         if head := _HEAD.search(line):
-            return head["level"] not in ("DEBUG", "INFO") and not line[head.end() :].startswith(SHUTDOWN)
+            warns = head["level"] == "WARNING" and not _SHUTDOWN.search(line)
+            return warns or head["level"] in ("ERROR", "CRITICAL")
         return not _LEFTOVERS.match(line)
 
 

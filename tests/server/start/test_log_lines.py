@@ -7,13 +7,13 @@ import vllm
 from vllm.logger import _DATE_FORMAT, _FORMAT
 from vllm.logging_utils import NewLineFormatter
 
-from ropeswitch.server.start.log.log_lines import SHUTDOWN, LogLines
+from ropeswitch.server.start.log.log_lines import LogLines
 
 INSTALLED = Path(vllm.__file__).parent
 
 
-def logged(level: str, text: str, *, process: str = "EngineCore") -> str:
-    return f"({process} pid=41) {level} 11-23 20:13:22 [core.py:134] {text}"
+def logged(level: str, text: str, *, place: str = "core.py:134") -> str:
+    return f"(EngineCore pid=41) {level} 11-23 20:13:22 [{place}] {text}"
 
 
 def feed(lines: LogLines, *texts: str) -> list[str]:
@@ -32,7 +32,7 @@ def test_the_format_is_vllms() -> None:
             lines.serving = True
             shown = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
             assert shown == (text.splitlines() if level == logging.WARNING else []) and lines.last == "second"
-    assert f'"{SHUTDOWN}Executor: workers still' in (INSTALLED / "v1/executor/multiproc_executor.py").read_text()
+    assert '"[shutdown] Executor: workers still' in (INSTALLED / "v1/executor/multiproc_executor.py").read_text()
 
 
 def test_a_progress_bar_is_read_before_its_line_ends() -> None:
@@ -62,7 +62,7 @@ def test_a_running_server_shows_everything_but_info() -> None:
     lines = LogLines()
     lines.serving = True
     shown = [
-        logged("ERROR", "Error in count_tokens"),
+        logged("ERROR", "Error accepting a connection", place="launcher.py:117"),
         logged("ERROR", "Traceback (most recent call last):"),
         logged("WARNING", "slow"),
         "ERROR:    Exception in ASGI application",
@@ -75,6 +75,7 @@ def test_a_running_server_shows_everything_but_info() -> None:
         logged("INFO", "Avg prompt throughput: 3.0 tokens/s"),
         "| 1/2" + logged("INFO", "behind a progress bar"),
         logged("WARNING", "[shutdown] Executor: workers still running after grace period"),
+        logged("WARNING", "port 8 is used by process 9", place="launcher.py:298"),
         "INFO:     Shutting down",
         "nanobind: leaked 4 instances!",
         ' - leaked type "triton._C.libtriton.ir.location"',
