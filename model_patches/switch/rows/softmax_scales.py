@@ -35,16 +35,7 @@ SCALING = {
 
 
 class SoftmaxScales:
-    """The softmax scales of one step's tokens, on one device.
-
-    Args:
-        ladder: The factor sets.
-        max_num_tokens: Maximum tokens in a step.
-        device: The model's device.
-
-    Attributes:
-        scales: ``[max_num_tokens]`` float32: the softmax scale of each token's request.
-    """
+    """The softmax scales of one step's tokens, on one device; ``scales`` is ``[max_num_tokens]`` float32."""
 
     def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
         self.scales = torch.ones(max_num_tokens, dtype=torch.float32, device=device)
@@ -62,13 +53,7 @@ class SoftmaxScales:
         self.load(ladder)
 
     def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
-        """Write the scales of a step's tokens.
-
-        Args:
-            num_tokens: Tokens in the step.
-            sets: ``[requests]`` int64 factor sets, on the device.
-            starts: ``[requests + 1]`` int32, on the device: start offset of each request's tokens, then the end offset.
-        """
+        """Write the scales of a step's tokens; ``sets`` and ``starts`` are those of ``RotationRows.fill``."""
         requests = torch.bucketize(self._tokens[:num_tokens], starts[1:], right=True)
         self.scales[:num_tokens] = self._by_set[sets[requests]]
 

@@ -45,9 +45,7 @@ class RowsRotaryEmbedding(nn.Module):
 
     def __init__(self, rotation: Rotation, rows: torch.Tensor, layout: str, casts: bool) -> None:
         super().__init__()
-        self.rotation = rotation
-        self.layout = layout
-        self.casts = casts
+        self.rotation, self.layout, self.casts = rotation, layout, casts
         self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> CosSin:
@@ -62,16 +60,9 @@ class RowsRotaryEmbedding(nn.Module):
         dtype = x.dtype if self.casts else self.rows.dtype
         return spread(cos).to(dtype), spread(sin).to(dtype)
 
-    def extra_repr(self) -> str:
-        return f"rotary_dim={self.rows.shape[-1]}, layout={self.layout}, casts={self.casts}"
-
 
 class LayerTypesRotaryEmbedding(nn.Module):
-    """Replaces a ``RotaryEmbedding`` that is called for one layer type at a time.
-
-    Args:
-        by_type: The module of each layer type.
-    """
+    """Replaces a ``RotaryEmbedding`` that is called for one layer type at a time, by a module for each."""
 
     def __init__(self, by_type: Mapping[str, RowsRotaryEmbedding]) -> None:
         super().__init__()
@@ -86,11 +77,7 @@ class LayerTypesRotaryEmbedding(nn.Module):
 def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSettings, rows_of: RowsOf) -> None:
     """Replace every rotary module of a Hugging Face model; modules that are already ours get new rows.
 
-    Args:
-        model: The model.
-        config: Its text config, whose rope parameters have no scaling where the ladder applies.
-        settings: The engine's settings.
-        rows_of: Returns the rows of a rotation.
+    The text config's rope parameters have no scaling where the ladder applies.
 
     Raises:
         UnsupportedError: for a module that takes positions but does not rotate as the config says.
