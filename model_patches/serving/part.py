@@ -23,12 +23,7 @@ def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return, by the engine's request ids, how many prompt tokens are computed, scheduled or cached, and how many cached.
-
-    Args:
-        scheduler: ``vllm.v1.core.sched.scheduler.Scheduler``.
-        request_ids: The requests; unknown ones are left out.
-    """
+    """Return for each known request how many prompt tokens are computed, scheduled or cached, and how many cached."""
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:

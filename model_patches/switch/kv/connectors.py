@@ -161,11 +161,9 @@ def _module(name: Any) -> str | None:
 
 
 def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
-    """Refuse a connector that may mix up blocks of different factor sets.
+    """Refuse a ``KVTransferConfig`` that may mix up blocks of different factor sets; None is allowed.
 
-    Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig`` or None.
-        attached: Whether our subclasses must already be configured (:func:`attach`).
+    ``attached``: our subclasses must already be configured (:func:`attach`).
 
     Raises:
         UnsupportedError: with the field, the connector's name and the reason.
@@ -270,11 +268,7 @@ def forget(connector: Any, request: Any, *, keys: bool) -> None:
 
     Connectors are notified when a request is new and when it finishes, but not in between. Some keep the block ids and keys
     of a running request and append to them.
-
-    Args:
-        connector: The scheduler's ``KVConnectorBase_V1``, or None.
-        request: ``vllm.v1.request.Request``.
-        keys: Whether its blocks were also rehashed, in another factor set.
+    ``keys``: its blocks were also rehashed, in another factor set.
     """
     # Matched by name, to avoid importing connectors that the engine does not use; a user's class may subclass one.
     names = {each.__name__ for each in type(connector).__mro__}

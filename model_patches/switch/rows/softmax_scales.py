@@ -58,11 +58,7 @@ class SoftmaxScales:
         self.scales[:num_tokens] = self._by_set[sets[requests]]
 
     def bind(self, model: nn.Module) -> None:
-        """Attach these scales to every wrapped attention layer of ``model``.
-
-        Raises:
-            UnsupportedError: when the model has an attention layer that is not wrapped, or that YaRN does not scale.
-        """
+        """Attach these scales to every wrapped attention layer; refuse other layers, and those that YaRN does not scale."""
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
         owners = tuple(map(pkgutil.resolve_name, OWNERS))

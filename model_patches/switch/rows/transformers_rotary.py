@@ -35,7 +35,6 @@ class RowsRotaryEmbedding(nn.Module):
     """Replaces the ``RotaryEmbedding`` of a Hugging Face model.
 
     Args:
-        rotation: The rotation whose rows it reads.
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines, written before each forward.
         layout: One of :data:`LAYOUTS`.
         casts: Whether cos and sin are cast to the hidden states' dtype, as in most models; otherwise they stay float32.
@@ -49,12 +48,7 @@ class RowsRotaryEmbedding(nn.Module):
         self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> CosSin:
-        """Return cos and sin of each token, ``[1, tokens, values]``.
-
-        Args:
-            x: Hidden states; only their dtype is used.
-            position_ids: ``[1, tokens]`` int64 row numbers, not positions in the sequence.
-        """
+        """Return cos and sin, ``[1, tokens, values]``, of ``[1, tokens]`` int64 row numbers; ``x`` only gives its dtype."""
         spread = LAYOUTS[self.layout]
         cos, sin = self.rows.index_select(0, position_ids[0])[None].chunk(2, dim=-1)
         dtype = x.dtype if self.casts else self.rows.dtype
@@ -126,7 +120,7 @@ def _replacement(
 
 
 def _probed(where: str, module: nn.Module, theta: float, layer_type: Mapping[str, str]) -> tuple[str, int, bool]:
-    """Return a rotary module's layout, its rotated values per head, and whether it casts to ``x``'s dtype."""
+    """Return a rotary module's layout, its rotated values per head, and whether it casts to the dtype of ``x``."""
     device = next(module.buffers(), torch.empty(0)).device
     positions = torch.tensor([PROBE], dtype=torch.int64, device=device)
     tables, rounded = (
