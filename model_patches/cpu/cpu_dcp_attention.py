@@ -48,11 +48,7 @@ PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
 
 
 def check_split_sequences(vllm_config: VllmConfig) -> None:
-    """Refuse configurations that this backend does not support; vLLM has already checked its rules on ranks and KV heads.
-
-    Raises:
-        UnsupportedError: with the field, its value and the allowed values.
-    """
+    """Refuse configurations that this backend does not support; vLLM has already checked its rules on ranks and KV heads."""
     parallel, cache = vllm_config.parallel_config, vllm_config.cache_config
     if vllm_config.model_config.use_mla:
         raise UnsupportedError(
@@ -143,8 +139,6 @@ class SplitCPUAttentionMetadata(AttentionMetadata):
 
 
 class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadata]):
-    """Builds a step's metadata."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         group = get_dcp_group()
@@ -175,8 +169,6 @@ class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadat
 
 
 class SplitCPUAttentionImpl(AttentionImpl[SplitCPUAttentionMetadata]):
-    """One layer's attention."""
-
     can_return_lse_for_decode = True
     supports_dcp = True
     supports_mtp_with_cp_non_trivial_interleave_size = True

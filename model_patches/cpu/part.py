@@ -39,11 +39,7 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 
 
 def prepare(vllm_config: Any) -> None:
-    """Patch a process of a CPU engine.
-
-    Raises:
-        UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
-    """
+    """Patch a process of a CPU engine; refuse a configuration that upstream's CPU backend gets wrong."""
     if vllm_config.device_config.device_type != "cpu":
         return
     _check_tier(vllm_config.kv_transfer_config)

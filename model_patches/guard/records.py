@@ -31,8 +31,7 @@ def _on(vllm_config: Any, device_type: str) -> bool:
 
 
 def _scales_softmax(vllm_config: Any) -> bool:
-    settings = settings_of(vllm_config)
-    return settings is not None and settings.ladder.scales_softmax
+    return (settings := settings_of(vllm_config)) is not None and settings.ladder.scales_softmax
 
 
 def _has_nixl(vllm_config: Any) -> bool:

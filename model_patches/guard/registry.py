@@ -21,10 +21,7 @@ OURS = "ropeswitch.model_patches."
 
 
 def for_this_device() -> tuple[Patch, ...]:
-    """Return the patches that an engine on this machine may need.
-
-    The other patches' upstream modules must not even be imported: ``vllm.v1.worker.cpu.shm`` changes torch for CPUs.
-    """
+    """Return the patches that an engine on this machine may need; others' upstream modules must not even be imported."""
     from vllm.platforms import current_platform
 
     here = current_platform.device_type
@@ -42,11 +39,7 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
 
 
 def mismatches(records: Sequence[Patch]) -> dict[str, str]:
-    """Return what differs from the pinned release, with the ropeswitch files that rely on it, by dotted path.
-
-    Args:
-        records: The patches whose symbols to compare.
-    """
+    """Return what differs from the pinned release, with the ropeswitch files that rely on it, by dotted path."""
     files: dict[str, list[str]] = {}
     for record in records:
         overridden = (f"{record.target}.{name}" for name in record.overrides)
@@ -56,20 +49,13 @@ def mismatches(records: Sequence[Patch]) -> dict[str, str]:
     found = {}
     for path in files:
         try:
-            if path in compared:
-                _compare(path, fingerprint(path), pinned.get(path))
-            else:
+            if path not in compared:
                 resolve(path)
+            elif (installed := fingerprint(path)) != (known := pinned.get(path, "no recorded one")):
+                raise RegistryError(f"{path}: fingerprint {installed}, but ropeswitch was written for {known}")
         except RegistryError as error:
             found[path] = f"{error} ({', '.join(dict.fromkeys(files[path]))})"
     return found
-
-
-def _compare(path: str, installed: str, pinned: str | None) -> None:
-    if pinned is None:
-        raise RegistryError(f"{path}: no fingerprint for vLLM {VLLM_VERSION}; run `ropeswitch patches record`")
-    if installed != pinned:
-        raise RegistryError(f"{path}: fingerprint {installed}, but ropeswitch was written for {pinned}")
 
 
 def missing_texts(readings: Iterable[Reading]) -> list[str]:
@@ -108,11 +94,7 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
-    """Return the patches of an engine's processes; those of kind ``CLIENTS`` are in its clients, the others in every worker.
-
-    Args:
-        vllm_config: ``vllm.config.VllmConfig``.
-    """
+    """Return the patches of an engine: those of kind ``CLIENTS`` are in its clients, the others in every worker."""
     return [record for record in PATCHES if CONDITIONS[record.when](vllm_config)]
 
 

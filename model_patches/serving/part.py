@@ -23,12 +23,7 @@ def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
-    """Return, by the engine's request ids, prompt tokens computed or scheduled, those cached, and the others' seconds.
-
-    Args:
-        scheduler: The core's scheduler, which predicts the seconds or returns None.
-        request_ids: The requests; unknown ones are left out.
-    """
+    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds or None."""
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:

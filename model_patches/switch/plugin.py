@@ -16,7 +16,6 @@ from ropeswitch.model_patches.switch.config.key import KEY
 
 
 def turned_on(additional_config: Any) -> bool:
-    """Return whether :data:`KEY` is in ``additional_config``, or one of our environment variables is set."""
     return (isinstance(additional_config, Mapping) and KEY in additional_config) or variables.given(os.environ)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.kv.transfers import (
+from ropeswitch.model_patches.switch.kv.nixl_connector import (
     SEAL,
     SET,
     UNTIL,

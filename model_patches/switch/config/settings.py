@@ -50,7 +50,6 @@ class RopeSettings:
     """Everything the engine's processes need to rotate requests.
 
     Attributes:
-        ladder: The factor sets.
         theta: The model's rotary base.
         angles: ``exact``, or ``hf`` for Hugging Face's float32 angles.
         length_aware: Whether the part ``scheduling`` plans the steps; otherwise upstream's order and chunks apply.
@@ -72,17 +71,9 @@ class RopeSettings:
     fills_in_limits: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "sets": self.ladder.to_json(),
-            "theta": self.theta,
-            "angles": self.angles,
-            "length_aware": self.length_aware,
-            "step_latency_target": self.step_latency_target,
-            "policy": self.policy,
-            "parts": list(self.parts),
-            "origins": [each.to_json() for each in self.origins],
-            "fills_in_limits": self.fills_in_limits,
-        }
+        others = {key: value for key, value in vars(self).items() if key != "ladder"}
+        origins = [each.to_json() for each in self.origins]
+        return {"sets": self.ladder.to_json(), **others, "parts": list(self.parts), "origins": origins}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RopeSettings":
@@ -92,11 +83,7 @@ class RopeSettings:
 
 
 def settings_of(vllm_config: Any) -> RopeSettings | None:
-    """Return the settings that an engine was started with, or None for a stock engine.
-
-    Args:
-        vllm_config: ``vllm.config.VllmConfig``.
-    """
+    """Return the settings that an engine was started with, or None for a stock engine, by its ``VllmConfig``."""
     additional = vllm_config.additional_config
     values = additional.get(KEY) if isinstance(additional, Mapping) else None
     return None if values is None else RopeSettings.from_json(values)

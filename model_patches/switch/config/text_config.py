@@ -22,22 +22,16 @@ SCALING_READERS = ("GptOssForCausalLM",)
 
 
 class TextConfig(dict[str, Any]):
-    """A model's Hugging Face text config.
-
-    Attributes:
-        path: Names of the fields that lead from the model's config to it; empty if they are the same.
-        base: Where its ``rope_theta`` comes from, as in :func:`~ropeswitch.factors.places.base_line`.
-    """
+    """A model's Hugging Face text config."""
 
     path: tuple[str, ...] = ()
+    """Names of the fields that lead from the model's config to it; empty if they are the same."""
     base: str = ""
+    """Where its ``rope_theta`` comes from, as in :func:`~ropeswitch.factors.places.base_line`."""
 
 
 def text_config(engine_args: Any) -> TextConfig:
-    """Return the model's text config with ``hf_overrides`` applied, as in ``vllm.config.ModelConfig``.
-
-    Args:
-        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
+    """Return the text config of ``EngineArgs`` or a parsed namespace, with ``hf_overrides`` applied as by ``ModelConfig``.
 
     Raises:
         FactorError: for a config whose two blocks of rotary parameters differ.
@@ -96,9 +90,8 @@ def text_config(engine_args: Any) -> TextConfig:
 def _restore_name(values: dict[str, Any], written: Mapping[str, Any]) -> None:
     """Undo ``patch_legacy_rope_type``, which turns a vendor's YaRN rule into the attention factor of one length."""
     inner = written.get("text_config")
-    block = (
-        (inner if isinstance(inner, Mapping) else written).get("rope_scaling") or written.get("rope_parameters") or {}
-    )
+    inner = inner if isinstance(inner, Mapping) else written
+    block = inner.get("rope_scaling") or written.get("rope_parameters") or {}
     name = block.get("rope_type", block.get("type"))
     rope = values.get("rope_parameters")
     if name in YARN_COEFFICIENTS and rope and rope.get("rope_type") == "yarn":
@@ -113,11 +106,7 @@ def _blocks(overrides: Mapping[str, Any]) -> list[str]:
 
 
 def _check_dropped(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Check that overrides keep what the checkpoint states: an object in ``hf_overrides`` replaces the config's whole one.
-
-    Raises:
-        UnsupportedError: naming the values that were dropped.
-    """
+    """Refuse overrides that drop what the checkpoint states: an object in them replaces the config's whole one."""
     before, after = (each[FULL] if isinstance(each.get(FULL), Mapping) else each for each in (before, after))
     # Another rule has other parameters; these belong to the model.
     kept = set(before) if before.get("rope_type") == after.get("rope_type") else set(KEPT)
@@ -139,10 +128,6 @@ def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str,
     """Return the fields to override in the text config, which state plain rotary embeddings up to the ladder's end.
 
     With them, no part of vLLM sizes, scales or limits anything by the config's scaling.
-
-    Args:
-        hf_config: The model's text config.
-        settings: The engine's settings.
     """
     ladder: FactorLadder = settings.ladder
     # vLLM uses the shortest length that a config states anywhere.
@@ -167,13 +152,7 @@ def overrides(hf_config: Mapping[str, Any], settings: RopeSettings) -> dict[str,
 def with_overrides(
     chosen: Mapping[str, Any], hf_config: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the user's ``hf_overrides`` with ``fields`` added at the text config's path.
-
-    Args:
-        chosen: The user's overrides.
-        hf_config: The model's text config; a :class:`TextConfig` has its path.
-        fields: Overrides of the text config.
-    """
+    """Return the user's ``hf_overrides`` with ``fields`` added at the path of the text config, a :class:`TextConfig`."""
     merged = dict(chosen)
     inner = merged
     for name in getattr(hf_config, "path", ()):

@@ -53,14 +53,7 @@ def read(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def filled(key: Any, environment: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
-    """Return a user's key with the fields that it omits taken from the variables.
-
-    Args:
-        key: The value of ``additional_config["ropeswitch"]``, or ``{}``.
-        environment: The process's environment.
-
-    Returns:
-        The key, and the variable that each field was taken from.
+    """Return a user's key with the fields that it omits taken from the variables, and the variable of each such field.
 
     Raises:
         FactorError, UsageError: as in :func:`read`.

@@ -29,12 +29,6 @@ TABLE_READERS = ("dflash", "dspark")
 class DraftRotaryEmbedding(nn.Module):
     """Replaces upstream's rotary modules in a draft model.
 
-    Args:
-        head_size: Values per head.
-        rotation: The rotation to apply.
-        neox: Whether values pair up in NeoX style.
-        settings: The engine's ladder and angle mode.
-
     Attributes:
         sets: ``[max requests + 1]`` int64: the factor set of each request in the batch.
         starts: ``[max requests + 1]`` int32: start offset of each request's tokens, followed by the end offset.
@@ -60,13 +54,7 @@ class DraftRotaryEmbedding(nn.Module):
     def forward(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Rotate ``query`` and ``key``.
-
-        Args:
-            positions: ``[tokens]`` or, for M-RoPE, ``[axes, tokens]`` int64 true positions.
-            query: ``[tokens, query heads * head_size]`` or ``[tokens, query heads, head_size]``.
-            key: Laid out as ``query``, with the key heads; or None.
-        """
+        """Rotate ``query`` and ``key``, as :class:`LadderRotaryEmbedding` does, by true positions."""
         count = positions.shape[-1]
         tokens = torch.arange(count, dtype=torch.int32, device=positions.device)
         # Padding tokens follow the last request; they use the spare last entry of `sets`.
@@ -77,17 +65,10 @@ class DraftRotaryEmbedding(nn.Module):
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
-        """Refuse to return upstream's table of angles by position, which some models read directly.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse to return upstream's table of angles by position, which some models read directly."""
         raise UnsupportedError(
             "speculative_config.model: reads cos_sin_cache by itself, where a ladder has no angles by position"
         )
-
-    def extra_repr(self) -> str:
-        return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
 
 
 # Modules of the draft model being built, by `get_rope` key; None keeps upstream's.
@@ -112,13 +93,7 @@ def a_draft_is_built() -> bool:
 
 
 def draft_rotary(key: Any, settings: RopeSettings, method: str) -> DraftRotaryEmbedding | None:
-    """Return the module for a draft model's layer, or None to keep upstream's.
-
-    Args:
-        key: The key of ``get_rope``, as in ``rope_dict.py``.
-        settings: The engine's settings.
-        method: The method in ``speculative_config``.
-    """
+    """Return the module for a draft model's layer, by ``get_rope``'s key and the speculative method; None for upstream's."""
     modules = _BUILT.get()
     assert modules is not None
     if key not in modules:

@@ -1,7 +1,7 @@
 """``vllm.v1.worker.cpu_worker.CPUWorker``: subclassed to run the model with our runner.
 
 replaces: the worker, through ``parallel_config.worker_cls``.
-why: the worker builds the model runner, and every worker process must be patched before it builds a model.
+why: the worker builds the model runner, and its process must be patched before that.
 what differs: the process is patched first (``worker.py``); ``init_device`` finds our V1 runner under upstream's name.
 limits: CPUs. The V2 runner needs a Triton that compiles for CPUs, and picks up our model state (``gpu_model_state.py``).
 when it can go: when the runner class is configurable.

@@ -91,13 +91,9 @@ def _before(state: type[DefaultModelState]) -> type[DefaultModelState]:
 
 
 def give_state(model: nn.Module, vllm_config: VllmConfig) -> None:
-    """Have the V2 runner keep our state for ``model``: upstream asks a model for its state class.
-
-    Raises:
-        UnsupportedError: when the state that upstream would keep for the model is not one that a ladder reaches.
-    """
+    """Have the V2 runner, which asks a model for its state class, keep ours; refuse one whose state no ladder reaches."""
     state = model_states.resolve_model_state_cls(vllm_config, model)
     if not issubclass(state, DefaultModelState):
         raise UnsupportedError(f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach")
-    ours = LadderModelState if state is DefaultModelState else _before(state)
+    ours = _before(state)
     model.get_model_state_cls = lambda: ours

@@ -1,7 +1,7 @@
 """``vllm.v1.worker.gpu_worker.Worker``: subclassed to run the model with our runner.
 
 replaces: the worker on GPUs, through ``parallel_config.worker_cls``.
-why: the worker builds the model runner, and every worker process must be patched before it builds a model.
+why: the worker builds the model runner, and its process must be patched before that.
 what differs: the process is patched first (``worker.py``); the V1 runner is ours. The V2 runner stays upstream's and finds
     our model state (``gpu_model_state.py``). The parts warm up before upstream, which ends its warm-up by starting to watch
     for compilation (``--jit-monitor-mode``); with ``--enforce-eager`` there is no JIT warm-up and no watch.

@@ -32,11 +32,7 @@ TARGET = "vllm.model_executor.model_loader.base_loader.initialize_model"
 
 
 def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Wrap ``initialize_model``.
-
-    Raises:
-        UnsupportedError: for a model that a ladder cannot rotate.
-    """
+    """Wrap ``initialize_model``, to raise UnsupportedError for a model that a ladder cannot rotate."""
 
     def initialize_model(vllm_config: VllmConfig, **arguments: Any) -> nn.Module:
         settings = settings_of(vllm_config)
@@ -71,11 +67,7 @@ def checking(upstream: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, arguments: dict[str, Any]) -> nn.Module:
-    """Build a draft model; check only its angle tables, since wrong drafts are rejected.
-
-    Raises:
-        UnsupportedError: when its own angle tables end before the positions it drafts at.
-    """
+    """Build a draft model; check only that its angle tables are long enough, since wrong drafts are rejected."""
     with building_a_draft():
         model = upstream(vllm_config, **arguments)
     # The V1 runner stops drafting where the tables end; the V2 runner drafts at every position.
@@ -85,11 +77,7 @@ def _build_draft(upstream: Callable[..., nn.Module], vllm_config: VllmConfig, ar
 
 
 def _check_causal(model: nn.Module) -> None:
-    """Refuse a model in which prompt tokens attend to later ones.
-
-    Raises:
-        UnsupportedError: naming the attention class.
-    """
+    """Refuse a model in which prompt tokens attend to later ones."""
     for module in model.modules():
         if isinstance(module, PrefillPrefixLMAttention):
             raise UnsupportedError(
@@ -99,22 +87,14 @@ def _check_causal(model: nn.Module) -> None:
 
 
 def check_loader(load_format: str) -> None:
-    """Refuse a loader that does not build models with ``initialize_model``, before it reads weights.
-
-    Raises:
-        UnsupportedError: naming the load format.
-    """
+    """Refuse a loader that does not build models with ``initialize_model``, before it reads weights."""
     loader = _LOAD_FORMAT_TO_MODEL_LOADER.get(load_format, BaseModelLoader)
     if loader.load_model is not BaseModelLoader.load_model:
         raise _unchecked(load_format)
 
 
 def require_checked(model: nn.Module, load_format: str) -> None:
-    """Refuse a loaded model that was not built with ``initialize_model``.
-
-    Raises:
-        UnsupportedError: naming the load format.
-    """
+    """Refuse a loaded model that was not built with ``initialize_model``."""
     if not getattr(model, "positions_checked", False):
         raise _unchecked(load_format)
 

@@ -3,9 +3,8 @@
 replaces: the cache of rotary modules that ``get_rope`` checks before it builds one.
 why: models import ``get_rope`` by name, so rebinding it would miss models imported earlier, and the modules it builds size
     their tables by the longest position (up to 1 GiB). Every call looks in the cache before it builds anything.
-what differs: while an engine with a ladder is being built, every key of the language model is present, and its value is a
-    ``LadderRotaryEmbedding`` that reads the runner's rows, or in a draft model a ``DraftRotaryEmbedding``; otherwise, and
-    for the encoders of a multimodal model, the dict behaves like upstream's.
+what differs: while an engine with a ladder is being built, every key of the language model is present, with a module of
+    ours, which reads the runner's rows (in a draft model, its own angles). Otherwise, and for encoders, it is upstream's.
 limits: the ladder applies to one base; layers with another base must have plain rotary embeddings, and dual chunk attention
     is refused.
 when it can go: when vLLM has a hook for building a model's rotary module.

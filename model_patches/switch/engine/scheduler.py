@@ -45,12 +45,7 @@ class LadderSchedulerOutput(SchedulerOutput):
 
 
 def make_scheduler(vllm_config: VllmConfig, **kwargs: Any) -> Scheduler:
-    """Patch this engine process and build its scheduler; ``scheduler_config.scheduler_cls`` names this function.
-
-    Raises:
-        UnsupportedError: when the engine has no ladder, or uses a feature that is not patched.
-        RegistryError: when the installed vLLM is not the one that the patches were written for.
-    """
+    """Patch this engine process and build its scheduler; ``scheduler_config.scheduler_cls`` names this function."""
     return build(LadderScheduler, LadderAsyncScheduler, vllm_config, **kwargs)
 
 
@@ -197,12 +192,7 @@ class LadderScheduler(Scheduler):
             request.update_block_hashes()
 
     def _report_switch(self, request: Request, scheduled: int) -> None:
-        """Have the next output of a switched request report how many of its tokens are recomputed.
-
-        Args:
-            request: A request that this step starts or resumes.
-            scheduled: Its tokens in this step, already counted as computed.
-        """
+        """Have a switched request's next output report its recomputed tokens; ``scheduled`` ones count as computed."""
         if request.request_id not in self._moved_up:
             return
         self._moved_up.remove(request.request_id)

@@ -67,14 +67,10 @@ class LadderWorker:
         return getattr(self.model_runner, "model_state", None) or self.model_runner
 
     def load_sets(self, sets: Sequence[Mapping[str, Any]]) -> str | None:
-        """Rotate with these sets from the next step on, in an engine without requests (``search/engine_evaluator.py``).
+        """Rotate with the sets of this JSON from the next step on, in an engine without requests (``engine_evaluator.py``).
 
-        Args:
-            sets: The ladder as JSON.
-
-        Returns:
-            An error message, or None. An exception would leave the other workers' responses unread, and vLLM's executor
-            would mistake them for responses to its next call.
+        Returns an error message or None: an exception would leave the other workers' responses unread, and vLLM's executor
+        would mistake them for responses to its next call.
         """
         try:
             drafts: DraftSets | None = self._rows_holder.draft_sets

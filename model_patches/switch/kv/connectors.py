@@ -44,12 +44,9 @@ _LMCACHE_MP_FIXED = (
 
 @dataclass(frozen=True)
 class Connector:
-    """One of vLLM's connectors; exactly one of ``keys`` and ``refusal`` is set.
+    """One of vLLM's connectors: how the factor set gets into its keys, or else why it is refused.
 
     Attributes:
-        name: As in ``kv_transfer_config.kv_connector``.
-        keys: How the factor set gets into its keys.
-        refusal: Why it is refused.
         module: Our module with its subclass, or None to use upstream's class.
         refused: Refused values in its ``kv_connector_extra_config``: (field, value, reason).
         fixed: Required values in its ``kv_connector_extra_config``: (field, value, reason against any other).
@@ -148,17 +145,14 @@ def attach(kv_transfer_config: Any) -> None:
     if kv_transfer_config is None:
         return
     extra = kv_transfer_config.kv_connector_extra_config
-    if (module := _module(kv_transfer_config.kv_connector)) is not None:
+    if (module := _module(name := kv_transfer_config.kv_connector)) is not None:
         kv_transfer_config.kv_connector_module_path = module
-        extra.update(_fixed(kv_transfer_config.kv_connector))
+        extra.update({field: value for field, value, _ in BY_NAME[name].fixed})
     for child in extra.get("connectors", ()):
         if (module := _module(name := child.get("kv_connector"))) is not None:
             child["kv_connector_module_path"] = module
-            child["kv_connector_extra_config"] = (child.get("kv_connector_extra_config") or {}) | _fixed(name)
-
-
-def _fixed(name: str) -> dict[str, Any]:
-    return {field: value for field, value, _ in BY_NAME[name].fixed}
+            fixed = {field: value for field, value, _ in BY_NAME[name].fixed}
+            child["kv_connector_extra_config"] = (child.get("kv_connector_extra_config") or {}) | fixed
 
 
 def _module(name: Any) -> str | None:
@@ -167,11 +161,9 @@ def _module(name: Any) -> str | None:
 
 
 def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
-    """Refuse a connector that may mix up blocks of different factor sets.
+    """Refuse a ``KVTransferConfig`` that may mix up blocks of different factor sets; None is allowed.
 
-    Args:
-        kv_transfer_config: ``vllm.config.KVTransferConfig`` or None.
-        attached: Whether our subclasses must already be configured (:func:`attach`).
+    ``attached``: our subclasses must already be configured (:func:`attach`).
 
     Raises:
         UnsupportedError: with the field, the connector's name and the reason.
@@ -276,11 +268,7 @@ def forget(connector: Any, request: Any, *, keys: bool) -> None:
 
     Connectors are notified when a request is new and when it finishes, but not in between. Some keep the block ids and keys
     of a running request and append to them.
-
-    Args:
-        connector: The scheduler's ``KVConnectorBase_V1``, or None.
-        request: ``vllm.v1.request.Request``.
-        keys: Whether its blocks were also rehashed, in another factor set.
+    ``keys``: its blocks were also rehashed, in another factor set.
     """
     # Matched by name, to avoid importing connectors that the engine does not use; a user's class may subclass one.
     names = {each.__name__ for each in type(connector).__mro__}

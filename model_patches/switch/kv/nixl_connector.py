@@ -2,7 +2,7 @@
 
 replaces: the connector, through ``kv_transfer_config.kv_connector_module_path``.
 why: blocks hold keys rotated with one factor set; a decode engine that loads them must have its request in the same set.
-what differs: the prefill side's ``kv_transfer_params`` also name the set of its blocks, under a seal (``transfers.py``). The
+what differs: the prefill side's ``kv_transfer_params`` also name the set of its blocks, under a seal. The
     decode side loads blocks only in its request's own set. If they are in another, it computes the prompt itself and has
     the prefill side free the blocks. It also computes the prompt if the seal is broken, or if the prefill side may have
     given the blocks to other requests, because the request came too late or its transfer was already used. The handshake
@@ -13,30 +13,31 @@ limits: a seal guards against mistakes, not against a client that forges one: ke
 when it can go: when connectors compare requests' ``cache_salt``.
 """
 
+import hashlib
+import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as upstream
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
+from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import settings_of
-from ropeswitch.model_patches.switch.kv.transfers import (
-    SET,
-    UNTIL,
-    is_address,
-    is_whole,
-    ladder_digest,
-    prompt_digest,
-    sealed,
-)
 from ropeswitch.model_patches.switch.placement import key_part
 from ropeswitch.model_patches.switch.set_keys import set_keys
 
 # A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
 
+# Fields of `kv_transfer_params`: the key of the blocks' set (`set_keys.py`), the Unix time until which a decode engine may
+# load them, and the seal.
+SET, UNTIL, SEAL = "rope_set", "rope_until", "rope_seal"
+# Upstream's fields that locate the blocks.
+_PLACE = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_block_ids", "tp_size")
 # Field for the prompt's digest on the prefill side, next to upstream's: some models' prompts are truncated later.
 _PROMPT = "_rope_prompt"
 # Monotonic time at which the decode side received the request.
@@ -160,6 +161,51 @@ class NixlPullConnector(upstream.NixlPullConnector):
         self._used[_transfer(params)] = None
         if len(self._used) > MOST_USED:
             del self._used[next(iter(self._used))]
+
+
+def ladder_digest(ladder: FactorLadder, keys: Sequence[str]) -> str:
+    """Return a digest of a ladder and its sets' keys, equal on two engines that rotate every request alike."""
+    ends = [each.max_length for each in ladder.sets]
+    return hashlib.sha256(json.dumps([list(keys), ends]).encode()).hexdigest()[:16]
+
+
+def prompt_digest(request: Any) -> str:
+    """Return a digest of everything that decides the cached keys of a request's prompt, except the factor set."""
+    found = hashlib.sha256(np.asarray(request.prompt_token_ids or (), dtype=np.int64).tobytes())
+    adapter = request.lora_request.lora_name if request.lora_request else None
+    found.update(json.dumps([adapter, [each.identifier for each in request.mm_features]]).encode())
+    return found.hexdigest()[:32]
+
+
+def sealed(params: Mapping[str, Any], key: str, until: float, prompt: str) -> dict[str, Any]:
+    """Return upstream's parameters of a transfer with the key of its blocks' set, a deadline and the seal added.
+
+    The seal binds the set to the prompt (:func:`prompt_digest`), the adapter and the blocks themselves.
+    """
+    whole = {**params, SET: key, UNTIL: until}
+    return whole | {SEAL: _seal(whole, prompt)}
+
+
+def is_whole(params: Mapping[str, Any], prompt: str) -> bool:
+    """Return whether a transfer's parameters are those that :func:`sealed` made for this prompt."""
+    return params.get(SEAL) == _seal(params, prompt)
+
+
+def is_address(params: Mapping[str, Any]) -> bool:
+    """Return whether a transfer's parameters name an engine, a request and its blocks in upstream's format."""
+    texts = [params.get(field) for field in ("remote_engine_id", "remote_request_id", "remote_host")]
+    numbers = [params.get(field) for field in ("remote_port", "tp_size")]
+    numbers += [params.get(field, 1) for field in ("dcp_size", "pp_size")]
+    return (
+        all(isinstance(each, str) for each in texts)
+        and all(isinstance(each, int) for each in numbers)
+        and isinstance(params.get("remote_block_ids"), list | tuple)
+    )
+
+
+def _seal(params: Mapping[str, Any], prompt: str) -> str:
+    bound = [params.get(field) for field in (SET, UNTIL, *_PLACE)]
+    return hashlib.sha256(json.dumps([prompt, bound]).encode()).hexdigest()[:32]
 
 
 def _transfer(params: dict[str, Any]) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """``vllm.model_executor.models.llama4.Llama4Attention._get_attn_scale``: wrapped to read a token's true position.
 
-replaces: that method, and Ministral 3's ``MistralAttention._get_llama_4_attn_scale``, which scale attention by position.
-why: the model gets row numbers instead of positions, and these methods read them.
+replaces: that method, and Ministral 3's ``MistralAttention._get_llama_4_attn_scale``.
+why: both scale attention by position, but the model gets row numbers instead.
 what differs: they get the true positions that the row numbers refer to.
 limits: these two methods.
 when it can go: when the runner no longer passes row numbers to the model.
@@ -21,14 +21,9 @@ METHODS = {
 
 
 def give_positions(model: nn.Module, positions: torch.Tensor) -> bool:
-    """Have ``model``'s position-reading layers look up their row numbers in ``positions``.
+    """Have a model's position-reading layers look row numbers up in ``positions``; return whether it has such layers.
 
-    Args:
-        model: The language model.
-        positions: ``[max tokens of a step]`` int64; the caller fills it before each forward.
-
-    Returns:
-        Whether the model has such a layer.
+    The caller fills ``positions``, ``[max tokens of a step]`` int64, before each forward.
     """
     readers = [module for module in model.modules() if names_of(module) & set(METHODS)]
     for module in readers:

@@ -29,11 +29,6 @@ def rotate_by_row(
 class LadderRotaryEmbedding(nn.Module):
     """Replaces ``vllm.model_executor.layers.rotary_embedding.RotaryEmbedding`` and its variants.
 
-    Args:
-        head_size: Values per head.
-        rotation: The rotation whose rows it reads.
-        neox: Whether values pair up in NeoX style.
-
     Attributes:
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner assigns its own buffer when the
             model is loaded and fills it before each forward.
@@ -67,9 +62,6 @@ class LadderRotaryEmbedding(nn.Module):
     def cos_sin_cache(self) -> torch.Tensor:
         """Refuse to return upstream's table of angles by position, which some models read directly."""
         raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
-
-    def extra_repr(self) -> str:
-        return f"head_size={self.head_size}, rotary_dim={self.rotary_dim}, neox={self.is_neox_style}"
 
 
 def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:

@@ -47,17 +47,9 @@ class Rotation:
 def rotation_of(
     head_size: int, rotary_dim: int, rope: Mapping[str, Any], settings: RopeSettings, *, multimodal: bool
 ) -> Rotation | None:
-    """Return the rotation that a layer asks for, or None for an encoder's.
+    """Return the rotation that a layer with these rope parameters asks for.
 
-    Args:
-        head_size: Values per head.
-        rotary_dim: Rotated values per head.
-        rope: The layer's rope parameters.
-        settings: The engine's settings.
-        multimodal: Whether the model has encoders, which a ladder does not rotate.
-
-    Returns:
-        The rotation, or None for an encoder's rotary module, which stays upstream's.
+    In a multimodal model, None for an encoder's rotary module, which stays upstream's.
 
     Raises:
         UnsupportedError: for a rotation that the ladder does not support, or a number of factors that does not match.

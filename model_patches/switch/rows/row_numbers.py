@@ -54,15 +54,11 @@ class RowNumbers(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call ``func`` on plain tensors.
-
-        Raises:
-            UnsupportedError: naming the model's function, if it is not allowed to read them.
-        """
+        """Call ``func`` on plain tensors; refuse a caller that may not read them."""
         if str(func).startswith(_LINEAR_ATTENTION):
             # As the operator does, but with row numbers that still detect reads.
             return linear_attention(*args, **(kwargs or {}))
-        frame: FrameType | None = sys._getframe(1)
+        frame = sys._getframe(1)
         # A slice of row numbers is still row numbers.
         sliced = func is torch.Tensor.__getitem__ and isinstance(args[1], slice)
         if not sliced and func not in _SHAPE and not _reads_rows(frame):
@@ -73,18 +69,17 @@ class RowNumbers(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse reads that bypass ``__torch_function__``, such as those of ``torch.tensor``, ``vmap`` and TorchScript.
-
-        Raises:
-            UnsupportedError: always.
-        """
+        """Refuse reads that bypass ``__torch_function__``, such as those of ``torch.tensor``, ``vmap`` and TorchScript."""
         raise _reads(sys._getframe(1))
 
 
-def _reads(frame: FrameType | None) -> UnsupportedError:
+def _reads(frame: FrameType) -> UnsupportedError:
+    """Return the error that names the first caller outside torch."""
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "torch":
+        frame = frame.f_back
     return UnsupportedError(
-        f"model: {_caller(frame)} reads positions outside a rotary module; under a ladder the model gets row numbers in "
-        "their place"
+        f"model: {frame.f_code.co_qualname} reads positions outside a rotary module; under a ladder the "
+        "model gets row numbers in their place"
     )
 
 
@@ -99,27 +94,12 @@ def _reads_rows(frame: FrameType | None) -> bool:
     return False
 
 
-def _caller(frame: FrameType | None) -> str:
-    while frame is not None and frame.f_back is not None and _module(frame).partition(".")[0] == "torch":
-        frame = frame.f_back
-    return "a function" if frame is None else frame.f_code.co_qualname
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__"))
-
-
 @torch.inference_mode()
 def check_positions(model: nn.Module, vllm_config: VllmConfig, numbers: torch.Tensor) -> None:
-    """Refuse a model in which anything but our own modules reads positions.
+    """Refuse a model, bound to its rows, in which anything but our own modules reads positions.
 
-    Runs the model once, eagerly, on token 0, like vLLM's profile run: without requests or a KV cache. Weights may hold
-    anything: linear layers, embeddings and experts return zeros.
-
-    Args:
-        model: The model as built, bound to its rows.
-        vllm_config: The engine's config.
-        numbers: ``[tokens]`` int64 row numbers.
+    Runs it once on ``numbers``, ``[tokens]`` int64 row numbers, eagerly, like vLLM's profile run: without requests or a KV
+    cache. Weights may hold anything: linear layers, embeddings and experts return zeros.
 
     Raises:
         UnsupportedError: naming the function that reads positions.

@@ -35,16 +35,7 @@ SCALING = {
 
 
 class SoftmaxScales:
-    """The softmax scales of one step's tokens, on one device.
-
-    Args:
-        ladder: The factor sets.
-        max_num_tokens: Maximum tokens in a step.
-        device: The model's device.
-
-    Attributes:
-        scales: ``[max_num_tokens]`` float32: the softmax scale of each token's request.
-    """
+    """The softmax scales of one step's tokens, on one device; ``scales`` is ``[max_num_tokens]`` float32."""
 
     def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
         self.scales = torch.ones(max_num_tokens, dtype=torch.float32, device=device)
@@ -62,22 +53,12 @@ class SoftmaxScales:
         self.load(ladder)
 
     def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
-        """Write the scales of a step's tokens.
-
-        Args:
-            num_tokens: Tokens in the step.
-            sets: ``[requests]`` int64 factor sets, on the device.
-            starts: ``[requests + 1]`` int32, on the device: start offset of each request's tokens, then the end offset.
-        """
+        """Write the scales of a step's tokens; ``sets`` and ``starts`` are those of ``RotationRows.fill``."""
         requests = torch.bucketize(self._tokens[:num_tokens], starts[1:], right=True)
         self.scales[:num_tokens] = self._by_set[sets[requests]]
 
     def bind(self, model: nn.Module) -> None:
-        """Attach these scales to every wrapped attention layer of ``model``.
-
-        Raises:
-            UnsupportedError: when the model has an attention layer that is not wrapped, or that YaRN does not scale.
-        """
+        """Attach these scales to every wrapped attention layer; refuse other layers, and those that YaRN does not scale."""
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
         owners = tuple(map(pkgutil.resolve_name, OWNERS))

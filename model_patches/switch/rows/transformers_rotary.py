@@ -35,7 +35,6 @@ class RowsRotaryEmbedding(nn.Module):
     """Replaces the ``RotaryEmbedding`` of a Hugging Face model.
 
     Args:
-        rotation: The rotation whose rows it reads.
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines, written before each forward.
         layout: One of :data:`LAYOUTS`.
         casts: Whether cos and sin are cast to the hidden states' dtype, as in most models; otherwise they stay float32.
@@ -45,33 +44,19 @@ class RowsRotaryEmbedding(nn.Module):
 
     def __init__(self, rotation: Rotation, rows: torch.Tensor, layout: str, casts: bool) -> None:
         super().__init__()
-        self.rotation = rotation
-        self.layout = layout
-        self.casts = casts
+        self.rotation, self.layout, self.casts = rotation, layout, casts
         self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> CosSin:
-        """Return cos and sin of each token, ``[1, tokens, values]``.
-
-        Args:
-            x: Hidden states; only their dtype is used.
-            position_ids: ``[1, tokens]`` int64 row numbers, not positions in the sequence.
-        """
+        """Return cos and sin, ``[1, tokens, values]``, of ``[1, tokens]`` int64 row numbers; ``x`` only gives its dtype."""
         spread = LAYOUTS[self.layout]
         cos, sin = self.rows.index_select(0, position_ids[0])[None].chunk(2, dim=-1)
         dtype = x.dtype if self.casts else self.rows.dtype
         return spread(cos).to(dtype), spread(sin).to(dtype)
 
-    def extra_repr(self) -> str:
-        return f"rotary_dim={self.rows.shape[-1]}, layout={self.layout}, casts={self.casts}"
-
 
 class LayerTypesRotaryEmbedding(nn.Module):
-    """Replaces a ``RotaryEmbedding`` that is called for one layer type at a time.
-
-    Args:
-        by_type: The module of each layer type.
-    """
+    """Replaces a ``RotaryEmbedding`` that is called for one layer type at a time, by a module for each."""
 
     def __init__(self, by_type: Mapping[str, RowsRotaryEmbedding]) -> None:
         super().__init__()
@@ -86,11 +71,7 @@ class LayerTypesRotaryEmbedding(nn.Module):
 def replace_rotary(model: nn.Module, config: PreTrainedConfig, settings: RopeSettings, rows_of: RowsOf) -> None:
     """Replace every rotary module of a Hugging Face model; modules that are already ours get new rows.
 
-    Args:
-        model: The model.
-        config: Its text config, whose rope parameters have no scaling where the ladder applies.
-        settings: The engine's settings.
-        rows_of: Returns the rows of a rotation.
+    The text config's rope parameters have no scaling where the ladder applies.
 
     Raises:
         UnsupportedError: for a module that takes positions but does not rotate as the config says.
@@ -139,7 +120,7 @@ def _replacement(
 
 
 def _probed(where: str, module: nn.Module, theta: float, layer_type: Mapping[str, str]) -> tuple[str, int, bool]:
-    """Return a rotary module's layout, its rotated values per head, and whether it casts to ``x``'s dtype."""
+    """Return a rotary module's layout, its rotated values per head, and whether it casts to the dtype of ``x``."""
     device = next(module.buffers(), torch.empty(0)).device
     positions = torch.tensor([PROBE], dtype=torch.int64, device=device)
     tables, rounded = (
