@@ -23,7 +23,7 @@ def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]
 
 
 def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
-    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds or None."""
+    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds."""
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:
