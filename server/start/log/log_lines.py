@@ -38,7 +38,7 @@ class LogLines:
         self._rest = self._rest[_last(self._rest) :]
         lines = [_text(part) for part in [*whole, self._rest]]
         for line in filter(None, lines):
-            self.last = _HEAD.sub("", line)
+            self.last = " ".join(_HEAD.sub("", line).split())
         return [line for line in lines[:-1] if line and self._shown(line)]
 
     def _shown(self, line: str) -> bool:

@@ -39,7 +39,7 @@ def test_a_progress_bar_is_read_before_its_line_ends() -> None:
     lines = LogLines()
     for done in (0, 1, 2):
         assert lines.feed(f"\rLoading shards:  1% Completed | {done}/3 [0".encode()) == []
-        assert lines.last == f"Loading shards:  1% Completed | {done}/3 [0"
+        assert lines.last == f"Loading shards: 1% Completed | {done}/3 [0"
     # Cut anywhere, also within a character.
     data = ("\n" + logged("INFO", "CPU KV cache size: 7 tokens") + "\nropeswitch: é\n").encode()
     shown = [line for index in range(len(data)) for line in lines.feed(data[index : index + 1])]
