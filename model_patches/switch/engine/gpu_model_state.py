@@ -95,5 +95,5 @@ def give_state(model: nn.Module, vllm_config: VllmConfig) -> None:
     state = model_states.resolve_model_state_cls(vllm_config, model)
     if not issubclass(state, DefaultModelState):
         raise UnsupportedError(f"model: {type(model).__name__} keeps {state.__name__}, which a ladder does not reach")
-    ours = _before(state)
+    ours = LadderModelState if state is DefaultModelState else _before(state)
     model.get_model_state_cls = lambda: ours
