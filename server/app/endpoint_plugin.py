@@ -29,10 +29,10 @@ from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.app.engine_watch import WATCH
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.app.tasks import start_tasks
-from ropeswitch.server.front.access_log.log import start as start_access_log
+from ropeswitch.server.front.access_log import start as start_access_log
+from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.renderer import separate_long_prompts
 from ropeswitch.server.front.bodies.routes import read_long_bodies
-from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.metrics.length_metrics import LengthMetrics

@@ -17,7 +17,7 @@ from ropeswitch.model_patches.switch.config.settings import UnsupportedError, se
 from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.server.app import engine_utilities, rope_route
 from ropeswitch.server.app.aliases import AliasedBodies, Aliases
-from ropeswitch.server.front.routes import route_path
+from ropeswitch.server.front.state import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
 

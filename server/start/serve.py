@@ -20,7 +20,6 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server.front import flags as front_flags
-from ropeswitch.server.front.access_log import flags as access_log_flags
 from ropeswitch.server.start import arguments, refusals, scheduling_flags
 from ropeswitch.server.start.fit import cpu, sequences
 from ropeswitch.server.start.fit.memory import read_memory
@@ -149,7 +148,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     args.ladder = from_flags(args.ladder, args.factors)
     scheduling_flags.check_vllm(args)
     _find_plugins(args)
-    args.ropeswitch_access_log = access_log_flags.take(args)
+    args.ropeswitch_access_log = front_flags.access_log(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]
@@ -238,7 +237,6 @@ def _add_flags(parser: Any) -> None:
     )
     scheduling_flags.add(parser)
     front_flags.add(parser)
-    access_log_flags.add(parser)
     options = variables.read(os.environ)
     # None if not given: the model's family decides (tool_parsers.py).
     parser.set_defaults(enable_auto_tool_choice=None)
