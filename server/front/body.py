@@ -16,9 +16,6 @@ LEAST_RATE = 1024
 LINGER_SECONDS = 30.0
 LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
-# A body of at most this many bytes has probably arrived when its request is refused; it gets this many seconds.
-SMALL_BYTES = 64 << 10
-SMALL_SECONDS = 0.05
 
 
 def declared_length(scope: Scope) -> int | None:
@@ -75,14 +72,6 @@ class Body:
         if self._received > self._max_bytes:
             raise self._ended(body_too_large(self._max_bytes))
         return message
-
-    async def receive_small(self) -> None:
-        """Receive a refused request's body if it is small, so that the client can keep the connection for a retry."""
-        if self.length is not None and self.length <= SMALL_BYTES:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SMALL_SECONDS):
-                    while not self.whole:
-                        await self._part()
 
     async def discard(self) -> None:
         """Receive the rest of the body and discard it, within the LINGER limits."""

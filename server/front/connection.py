@@ -78,7 +78,6 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def request(self, receive: Receive) -> Iterator[Receive]:
-        """See :func:`serving`."""
         self._unwatch()
         self._requests += 1
         self._held = 0

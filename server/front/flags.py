@@ -16,7 +16,6 @@ MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
 CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
-MOST_SECONDS = 3600.0
 QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
@@ -62,46 +61,45 @@ class AccessLogConfig:
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
     group = parser.add_argument_group("Keys and limits", "API keys and request limits.")
-    group.add_argument(
-        "--api-key-file", metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
+    argument, path = group.add_argument, os.path.abspath
+    argument(
+        "--api-key-file", type=path, metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
     )
-    group.add_argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
-    group.add_argument(
-        "--metrics-key-file", metavar="FILE", help="File of keys for /metrics, one per line; reloaded when it changes."
+    argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
+    argument(
+        "--metrics-key-file", type=path, metavar="FILE", help="File of keys for /metrics, reloaded when it changes."
     )
-    group.add_argument(
-        "--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M."
-    )
-    group.add_argument(
+    argument("--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M.")
+    argument(
         "--max-held-body-bytes",
         type=size,
         metavar="SIZE",
         help="Maximum total bytes of request bodies in flight, per API server process.",
     )
-    group.add_argument(
+    argument(
         "--body-timeout",
-        type=seconds(MOST_SECONDS),
+        type=seconds(3600.0),
         default=BODY_SECONDS,
         metavar="SECONDS",
         help="Maximum seconds for receiving headers, and for a pause in receiving a body or sending a response.",
     )
-    group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
+    argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
     for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
-        group.add_argument(
+        argument(
             f"--max-queued-{unit}",
             type=of_class,
             nargs="+",
             metavar="[SET=]N",
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
-    group.add_argument(
+    argument(
         "--max-sequences-per-request",
         type=_COUNT,
         default=SEQUENCES,
         metavar="N",
         help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
     )
-    group.add_argument(
+    argument(
         "--max-concurrent-per-key",
         type=_COUNT,
         default=CONCURRENT_PER_KEY,
@@ -152,11 +150,6 @@ def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
 def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:
     """Build the config, and remove the keys from arguments and environment, which other processes and logs can see.
 
-    Args:
-        args: Parsed command line and ``--config`` file of ``vllm serve``; its keys are removed.
-        environment: This process's; its key is removed.
-        names: Names of the ladder's factor sets.
-
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
@@ -180,9 +173,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         environment.setdefault("WATCHFILES_FORCE_POLLING", "true")
     return FrontConfig(
         key_digests=digests,
-        key_file=_absolute(args.api_key_file),
+        key_file=args.api_key_file,
         metrics_digests=metrics,
-        metrics_key_file=_absolute(args.metrics_key_file),
+        metrics_key_file=args.metrics_key_file,
         max_body_bytes=args.max_body_bytes,
         max_held_body_bytes=args.max_held_body_bytes,
         body_timeout=args.body_timeout,
@@ -212,10 +205,6 @@ def _check_tls(args: argparse.Namespace) -> None:
             context.load_verify_locations(args.ssl_ca_certs)
     except (OSError, ValueError) as error:
         raise UsageError(f"{flag}: {error}. Use PEM files, and the certificate's own unencrypted key.") from error
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(path)
 
 
 def _by_set(flag: str, values: Sequence[tuple[str | None, int]] | None, names: Sequence[str]) -> dict[str | None, int]:

@@ -80,8 +80,6 @@ class Front:
                 front.count(key)
         except RefusedError as error:
             context.refuse(error)
-            if error.refusal.status != 413:
-                await body.receive_small()
             await answer.refuse(error.refusal)
             return
         try:

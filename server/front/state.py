@@ -95,11 +95,7 @@ class FrontState:
     max_headers: int
 
     def identify(self, scope: Scope, path: str) -> bytes:
-        """Return the digest of a request's key, or :data:`EVERYONE`.
-
-        Raises:
-            RefusedError: for a missing or wrong key.
-        """
+        """Return the digest of a request's key, or :data:`EVERYONE`; raise RefusedError for a missing or wrong key."""
         metrics, headers = is_metrics(path), scope["headers"]
         # A browser's CORS preflight carries no key; vLLM's CORS middleware answers it. The metrics answer any method.
         preflight = scope.get("method") == "OPTIONS" and not metrics
@@ -119,11 +115,7 @@ class FrontState:
         return key
 
     def check_headers(self, scope: Scope) -> None:
-        """Check the number of headers, and those that the engine reads.
-
-        Raises:
-            RefusedError: for too many headers, a request ID that is too long, or a priority beyond 64 bits.
-        """
+        """Raise RefusedError for too many headers, a request ID that is too long, or a priority beyond 64 bits."""
         if len(scope["headers"]) > self.max_headers:
             raise RefusedError(too_many_headers(self.max_headers))
         for name, value in scope["headers"]:
@@ -136,11 +128,7 @@ class FrontState:
                 raise RefusedError(Refusal("invalid", 400, None, message, param="x-vllm-priority"))
 
     def count(self, key: bytes) -> None:
-        """Count a request as in flight; ``key_limits.give_back`` must follow.
-
-        Raises:
-            RefusedError: for a request beyond the key's limits.
-        """
+        """Count a request as in flight; ``key_limits.give_back`` must follow, unless this raises RefusedError."""
         if (refusal := self.key_limits.take(key)) is not None:
             raise RefusedError(refusal)
 
@@ -161,8 +149,7 @@ def build(
 ) -> tuple[FrontState, Admission]:
     """Build the middleware's keys and limits, and the admission of prompts to the engine.
 
-    Raises:
-        UsageError: when a key file has become unreadable since the start of the command.
+    Raises UsageError when a key file has become unreadable since the start of the command.
     """
     # One class per factor set, with the limits given for that set or for all sets, or else the defaults.
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
