@@ -22,10 +22,10 @@ from ropeswitch.server.app import engine_utilities, life_cycle, routes, vllm_ada
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.access_log.log import start as start_access_log
+from ropeswitch.server.front.access_log import start as start_access_log
+from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
-from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics

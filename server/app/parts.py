@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.routes import RopeInfo
-from ropeswitch.server.front.access_log.log import AccessLog
+from ropeswitch.server.front.access_log import AccessLog
 from ropeswitch.server.front.bodies.progress import Progress
 from ropeswitch.server.front.state import FrontState
 from ropeswitch.server.metrics.length_metrics import LengthMetrics

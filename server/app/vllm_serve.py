@@ -24,7 +24,7 @@ from ropeswitch.server.app import engine_utilities, routes
 from ropeswitch.server.app.aliases import SEPARATOR, Aliases
 from ropeswitch.server.front.error_bodies import refusal_body
 from ropeswitch.server.front.refusal import invalid_body
-from ropeswitch.server.front.routes import route_path
+from ropeswitch.server.front.state import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
 

@@ -1,54 +1,85 @@
-"""Sends HTTP responses: errors in OpenAI's shape, and our own refusals instead of the handlers' versions of them."""
+"""Shapes HTTP responses: errors in OpenAI's shape, our own refusals, and the header of factor sets."""
 
 import json
 import logging
 from collections.abc import Awaitable, Iterable
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.front import routes
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, refusal_body
-from ropeswitch.server.front.refusal import LEAVING, Refusal
+from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.front.state import REQUEST_ID, is_anthropic
 
 logger = logging.getLogger(__name__)
 
-Headers = Iterable[tuple[bytes, bytes]]
-
-# RFC 6455, section 7.4.1: the message violates the endpoint's policy.
-_POLICY = 1008
-# RFC 6455, section 7.4.1, and the registry it names: try again later.
-_TRY_AGAIN = 1013
-# Header of a request's ID; vLLM adds it to the responses of its handlers.
-REQUEST_ID = b"x-request-id"
-_ANTHROPIC_ID = b"request-id"
 # Headers that describe upstream's body, which is replaced.
 _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
 
 
-def is_event_stream(start: Message) -> bool:
-    """Whether ``start`` begins a stream of server-sent events."""
+def _is_event_stream(start: Message) -> bool:
     return any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in start.get("headers", ())
     )
 
 
-class Answer:
-    """The response to one HTTP request.
+def _described(headers: Iterable[tuple[bytes, bytes]], content: bytes) -> list[tuple[bytes, bytes]]:
+    length = str(len(content)).encode()
+    return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
 
-    Args:
-        send: The server's ASGI ``send``.
-        context: The request's context; records what was sent.
-        body: The request's body.
-        scope: The request's scope.
-        path: :func:`~ropeswitch.server.front.routes.route_path`.
 
-    Attributes:
-        started: Whether any part of the response was sent.
+class Inner:
+    """The inner of our two ASGI middlewares: inside vLLM's and those of ``--middleware``, so that they see its changes.
+
+    Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors. Handlers give every
+    prompt to the engine before they start the response, streams included, so the sets are known when the headers are sent;
+    only streams of the Responses API begin before, and have no such header.
+
+    An event stream whose handler raises ends with an error event, as with most of vLLM's handlers; a fault of the server is
+    re-raised.
     """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (context := current.get()) is None:
+            await self.app(scope, receive, send)
+            return
+        open_stream = False
+
+        async def headed(message: Message) -> None:
+            nonlocal open_stream
+            if message["type"] == "http.response.start":
+                open_stream = _is_event_stream(message)
+                if message["status"] < 400 and context.entered.placements:
+                    names = ", ".join(each.name for each in context.entered.placements)
+                    headers = (*message.get("headers", ()), (SET_HEADER.encode(), names.encode()))
+                    message = {**message, "headers": headers}
+            elif message["type"] == "http.response.body":
+                open_stream = open_stream and message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, headed)
+        except Exception as error:
+            if not open_stream:
+                raise
+            # In the shape of the handlers' own events, which the front converts to OpenAI's.
+            blame = vllm_adapter.blames_client(error)
+            shown = {"message": blame or "", "param": None, "code": 400 if blame else 500}
+            event = b"data: " + json.dumps({"error": shown}).encode() + b"\n\n"
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+            if not blame:
+                raise
+
+
+class Answer:
+    """The response to one HTTP request; ``started`` is whether any part of it was sent."""
 
     def __init__(self, send: Send, context: RequestContext, body: Body, scope: Scope, path: str) -> None:
         self.started = False
@@ -56,8 +87,7 @@ class Answer:
         self._context = context
         self._body = body
         self._scope = scope
-        self._path = path
-        self._anthropic = routes.is_anthropic(path)
+        self._anthropic = is_anthropic(path)
         # The start of an error response, held back until its body is complete.
         self._error: Message | None = None
         self._held = bytearray()
@@ -70,14 +100,14 @@ class Answer:
             if message["status"] >= 400:
                 self._error = message
                 return
-            self._events = is_event_stream(message)
+            self._events = _is_event_stream(message)
         elif message["type"] == "http.response.body":
+            part = message.get("body", b"")
             if self._error is not None:
-                self._held += message.get("body", b"")
+                self._held += part
                 if not message.get("more_body", False):
                     await self._send_error(self._error)
                 return
-            part = message.get("body", b"")
             if self._events and part.startswith(ERROR_EVENT) and (found := converted_event(part)) is not None:
                 self._context.sent.final_status, event = found
                 message = {**message, "body": event}
@@ -87,7 +117,13 @@ class Answer:
     def _out(self, message: Message) -> Awaitable[None]:
         # Called for every token of every streamed response, so it adds no coroutine.
         if message["type"] == "http.response.start":
-            message = self._identified(message)
+            if (given := self._context.request_id) is not None:
+                headers = list(message.get("headers", ()))
+                if not any(name.lower() == REQUEST_ID for name, _ in headers):
+                    headers.append((REQUEST_ID, given))
+                if self._anthropic:
+                    headers.append((b"request-id", given))
+                message = {**message, "headers": headers}
             # vLLM sends an empty 200 to a client that has disconnected.
             if not self._context.sent.left:
                 self._context.sent.status = message["status"]
@@ -95,46 +131,18 @@ class Answer:
             self._context.sent.whole = True
         return self._send(message)
 
-    def _identified(self, start: Message) -> Message:
-        """Return the start of a response with the request's ID, added if missing, and repeated for Anthropic's clients."""
-        if (given := self._context.request_id) is None:
-            return start
-        headers = list(start.get("headers", ()))
-        if not any(name.lower() == REQUEST_ID for name, _ in headers):
-            headers.append((REQUEST_ID, given))
-        if self._anthropic:
-            headers.append((_ANTHROPIC_ID, given))
-        return {**start, "headers": headers}
-
     async def _send_error(self, start: Message) -> None:
         if self._context.refusal is not None:
             await self.refuse(self._context.refusal)
             return
-        status = start["status"]
+        status, error = start["status"], self._context.error
         headers = [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_BODY]
         if status in (429, 503) and not any(name.lower() == b"retry-after" for name, _ in headers):
             headers.append((b"retry-after", b"1"))
-        error = self._context.error
         # vLLM's error handlers do not log it. A dead engine has logged its own error, with which every request ends.
         if status == 500 and error is not None and not vllm_adapter.is_dead_engine(error):
-            logger.error("%s %s failed", self._scope["method"], self._path, exc_info=error)
-        content = self._unrouted(start) or bytes(self._held)
-        await self._respond(status, headers, converted(status, content, anthropic=self._anthropic))
-
-    def _unrouted(self, start: Message) -> bytes | None:
-        """Return the error body for a request that matches no route; None for other errors."""
-        status, method = start["status"], self._scope["method"]
-        if status == 405:
-            allowed = next((value.decode() for name, value in start["headers"] if name == b"allow"), "other methods")
-            message = f"{method} {self._path[:200]}: this route accepts only {allowed}."
-        elif status == 404 and "endpoint" not in self._scope:
-            message = (
-                f"{method} {self._path[:200]}: no such route. OpenAI's clients need a base URL that ends in /v1; "
-                "GET /openapi.json lists the routes."
-            )
-        else:
-            return None
-        return json.dumps({"error": message}).encode()
+            logger.error("%s %s failed", self._scope["method"], self._scope["path"], exc_info=error)
+        await self._respond(status, headers, converted(status, bytes(self._held), anthropic=self._anthropic))
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send a refusal."""
@@ -144,11 +152,10 @@ class Answer:
         """Send a 500 without details; only the log has them."""
         await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
 
-    async def _respond(self, status: int, headers: Headers, content: bytes) -> None:
+    async def _respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes) -> None:
         self.started = True
         self._context.sent.final_status = status
-        length = str(len(content)).encode()
-        headers = [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
+        headers = _described(headers, content)
         rest = not self._body.whole
         if rest and (b"connection", b"close") not in headers:
             headers.append((b"connection", b"close"))
@@ -157,24 +164,14 @@ class Answer:
         if rest:
             # The length shows the client that its response is complete. After a 408 the rest of the body is not awaited.
             if status != 408:
-                await self._body.throw_away()
+                await self._body.discard()
             await self._out({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def refuse_websocket(refusal: Refusal, extensions: Iterable[str], receive: Receive, send: Send) -> None:
-    """Refuse a WebSocket handshake: with an HTTP response if the server supports it, else by closing it at once."""
+async def refuse_websocket(refusal: Refusal, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket handshake with an HTTP response, which uvicorn supports."""
     await receive()  # websocket.connect
-    if refusal is LEAVING:
-        await send({"type": "websocket.close", "code": _TRY_AGAIN, "reason": "the server is shutting down"})
-        return
-    if "websocket.http.response" not in extensions:
-        await send({"type": "websocket.close", "code": _POLICY, "reason": refusal.message})
-        return
     content = refusal_body(refusal, anthropic=False)
-    headers = [
-        *refusal.headers,
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(content)).encode()),
-    ]
+    headers = _described(refusal.headers, content)
     await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": content})

@@ -16,9 +16,6 @@ LEAST_RATE = 1024
 LINGER_SECONDS = 30.0
 LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
-# A body of at most this many bytes has probably arrived when its request is refused; it gets this many seconds.
-SMALL_BYTES = 64 << 10
-SMALL_SECONDS = 0.05
 
 
 def declared_length(scope: Scope) -> int | None:
@@ -33,18 +30,10 @@ def declared_length(scope: Scope) -> int | None:
 
 
 class Body:
-    """The body of one HTTP request.
+    """The body of one HTTP request, at most ``max_bytes`` long.
 
-    Args:
-        scope: The request's scope.
-        receive: The server's ASGI ``receive``.
-        context: The request's context.
-        max_bytes: Maximum bytes of the body.
-        timeout: Longest pause between two parts of the body, in seconds. The whole body may take this long, plus one second
-            for every :data:`LEAST_RATE` bytes.
-
-    Attributes:
-        whole: Whether the whole body was received, or the client has disconnected.
+    Its parts may pause for ``timeout`` seconds. All of it may take this long, plus one second for every
+    :data:`LEAST_RATE` bytes. ``whole`` is whether all of it was received, or the client has disconnected.
     """
 
     def __init__(self, scope: Scope, receive: Receive, context: RequestContext, max_bytes: int, timeout: float) -> None:
@@ -54,15 +43,11 @@ class Body:
         self._context = context
         self._max_bytes = max_bytes
         self._timeout = timeout
-        self._taken = 0
+        self._received = 0
         self._waited = 0.0
 
     def check_declared(self) -> None:
-        """Check the length that the headers declare.
-
-        Raises:
-            RefusedError: for a body that is too large.
-        """
+        """Raise RefusedError for a declared length that is too large."""
         if self.length is not None and self.length > self._max_bytes:
             raise RefusedError(body_too_large(self._max_bytes))
 
@@ -73,44 +58,38 @@ class Body:
             RefusedError: when the body is too large, pauses too long or is too slow.
         """
         if self.whole:
-            return await self._receive()
-        left = self._timeout + self._taken / LEAST_RATE - self._waited
+            return await self._part()
+        left = self._timeout + self._received / LEAST_RATE - self._waited
         asked = time.monotonic()
         try:
             async with asyncio.timeout(min(self._timeout, left)):
                 message = await self._part()
         except TimeoutError:
-            slow = left < self._timeout and self._taken
+            slow = left < self._timeout and self._received
             raise self._ended(body_slow(LEAST_RATE) if slow else body_stalled(self._timeout)) from None
         finally:
             self._waited += time.monotonic() - asked
-        if self._taken > self._max_bytes:
+        if self._received > self._max_bytes:
             raise self._ended(body_too_large(self._max_bytes))
         return message
 
-    async def take_small(self) -> None:
-        """Receive a refused request's body if it is small, so that the client can keep the connection for a retry."""
-        if self.length is None or self.length > SMALL_BYTES:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SMALL_SECONDS):
-                while not self.whole:
-                    await self._part()
-
-    async def throw_away(self) -> None:
+    async def discard(self) -> None:
         """Receive the rest of the body and discard it, within the LINGER limits."""
-        most = self._taken + LINGER_BYTES
+        most = self._received + LINGER_BYTES
         # The connection is closed with the rest unread.
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while not self.whole and self._taken < most:
+                while not self.whole and self._received < most:
                     async with asyncio.timeout(LINGER_PAUSE):
                         await self._part()
 
     async def _part(self) -> Message:
-        message = await self._receive()
-        self._taken += len(message.get("body", b""))
+        message, sent = await self._receive(), self._context.sent
+        self._received += len(message.get("body", b""))
         self.whole = message["type"] != "http.request" or not message.get("more_body", False)
+        # The server also sends this after a complete response, and after an error the client has its whole response.
+        if message["type"] == "http.disconnect" and not sent.whole and (sent.final_status or 200) < 400:
+            sent.left = True
         return message
 
     def _ended(self, refusal: Refusal) -> RefusedError:

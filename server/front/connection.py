@@ -26,14 +26,9 @@ _STATE = "ropeswitch_connection"
 
 
 class Connection(asyncio.Protocol):
-    """A connection that uvicorn's protocol serves.
+    """A connection that uvicorn's protocol serves, which ``make`` makes with the state that each request's scope gets.
 
-    Args:
-        seconds: Maximum time for a head to arrive, and for the client to read none of the data sent to it.
-        head_bytes: Maximum bytes of a head.
-        make: Makes uvicorn's protocol.
-        app_state: The state that each request's scope gets.
-        uvicorn: Other arguments of ``make``.
+    A head may take ``seconds`` to arrive and have ``head_bytes``. The client must read data within ``seconds`` too.
     """
 
     def __init__(
@@ -48,6 +43,9 @@ class Connection(asyncio.Protocol):
         self._seconds = seconds
         self._head_bytes = head_bytes
         self._inner = make(app_state={**app_state, _STATE: self.request}, **uvicorn)
+        self.pause_writing = self._inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = self._inner.resume_writing  # type: ignore[method-assign]
+        self.eof_received = self._inner.eof_received  # type: ignore[method-assign]
         self._transport: asyncio.Transport
         # Deadline of the next head; None while requests are served, and until a byte of it has arrived.
         self._timer: asyncio.TimerHandle | None = None
@@ -67,15 +65,6 @@ class Connection(asyncio.Protocol):
         self._unwatch()
         self._inner.connection_lost(exc)
 
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
     def data_received(self, data: bytes) -> None:
         self._held += len(data)
         self._inner.data_received(data)
@@ -89,7 +78,6 @@ class Connection(asyncio.Protocol):
 
     @contextmanager
     def request(self, receive: Receive) -> Iterator[Receive]:
-        """See :func:`serving`."""
         self._unwatch()
         self._requests += 1
         self._held = 0
@@ -137,12 +125,7 @@ class Connection(asyncio.Protocol):
 
 
 def serving(scope: Scope, receive: Receive) -> AbstractContextManager[Receive]:
-    """Suspend the limits on heads of an HTTP request's connection until the end of the context.
-
-    Args:
-        scope: The request's scope.
-        receive: The server's ASGI ``receive``; the context's value takes its place.
-    """
+    """Suspend the limits on heads of a request's connection; the context's value replaces the ASGI ``receive``."""
     request: Callable[[Receive], AbstractContextManager[Receive]] = scope.get("state", {}).get(_STATE, nullcontext)
     return request(receive)
 
@@ -150,10 +133,8 @@ def serving(scope: Scope, receive: Receive) -> AbstractContextManager[Receive]:
 def limit(config: Any, seconds: float) -> None:
     """Make a server use :class:`Connection`, and close its connections soon after it shuts down.
 
-    Args:
-        config: The server's ``uvicorn.Config``, loaded, before any connection. vLLM has put the value of
-            ``--h11-max-incomplete-event-size`` into it.
-        seconds: See :class:`Connection`.
+    ``config`` is the server's ``uvicorn.Config``, loaded, before any connection, with vLLM's
+    ``--h11-max-incomplete-event-size``.
     """
     head_bytes = config.h11_max_incomplete_event_size
     config.http_protocol_class = partial(Connection, seconds, head_bytes, config.http_protocol_class)

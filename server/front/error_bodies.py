@@ -8,7 +8,7 @@ the routes for Anthropic's clients; plain text; and an empty body. Messages are 
 import json
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from ropeswitch.server.front.refusal import Refusal
@@ -35,24 +35,13 @@ _TOO_LONG = re.compile(
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
 
-def error_type(status: int) -> str:
-    """Return OpenAI's error type for an HTTP status."""
-    return _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-
-
 def refusal_body(refusal: Refusal, *, anthropic: bool) -> bytes:
     """Return the response body of a refused request; ``anthropic`` as in :func:`converted`."""
     return _json(refusal.status, refusal.message, refusal.param, refusal.code, {}, anthropic=anthropic)
 
 
 def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
-    """Convert an error's body from any of these shapes to OpenAI's.
-
-    Args:
-        status: The response's HTTP status, at least 400.
-        body: The response's body.
-        anthropic: Whether to add the ``type`` that Anthropic's clients look for.
-    """
+    """Convert an error's body from any of these shapes; ``anthropic`` adds the ``type`` that Anthropic's clients need."""
     try:
         value = json.loads(body)
     except ValueError:  # plain text, or nothing
@@ -63,7 +52,7 @@ def converted(status: int, body: bytes, *, anthropic: bool) -> bytes:
     error = error if isinstance(error, dict) else {"message": error}
     message, param, code = error.get("message"), error.get("param"), error.get("code")
     if not isinstance(message, str) or not message:
-        message = _phrase(status)
+        message = responses.get(status, f"HTTP status {status}")
     if status == 500:
         message = FAULT
     if not isinstance(code, str):
@@ -85,15 +74,9 @@ def converted_event(event: bytes) -> tuple[int, bytes] | None:
     return status, b"data: " + converted(status, content, anthropic=False) + b"\n\n"
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return f"HTTP status {status}"
-
-
 def _json(
     status: int, message: str, param: str | None, code: str | None, rest: Mapping[str, Any], *, anthropic: bool
 ) -> bytes:
-    error = {"message": message, "type": error_type(status), "param": param, "code": code}
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({**rest, **({"type": "error"} if anthropic else {}), "error": error}).encode()

@@ -1,14 +1,14 @@
-"""Flags for API keys and request limits, and the config built from them for the API server processes."""
+"""Flags for API keys, request limits and the access log, and the configs built from them for the API server processes."""
 
 import argparse
 import os
+import ssl
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import flag, seconds, size, whole
-from ropeswitch.server.front import tls
 from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 
 # Import path by which vLLM finds the middleware.
@@ -16,7 +16,6 @@ MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
 CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
-MOST_SECONDS = 3600.0
 QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
@@ -33,96 +32,92 @@ _COUNT = flag(whole, 1, 2**53)
 
 @dataclass(frozen=True)
 class FrontConfig:
-    """Values of the flags. Every API server process receives it with vLLM's arguments, so it has digests, but no keys.
+    """Values of the flags. Every API server process receives it with vLLM's arguments, so it has digests, but no keys."""
 
-    Attributes:
-        key_digests: Digests of the API keys given on the command line or in the environment.
-        key_file: Path of the file with more API keys, or None.
-        metrics_digests: Digests of the metrics keys given on the command line.
-        metrics_key_file: Path of the file with metrics keys, or None.
-        max_body_bytes: Maximum bytes of a body; None for the default, which depends on the longest sequence.
-        max_held_body_bytes: Maximum total bytes of bodies in flight; None for :data:`HELD_BODIES` of the largest.
-        body_timeout: Maximum pause in a body, in seconds; also the limit for request headers and for sending a response.
-        max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
-        max_queued_requests: Maximum waiting requests by factor set; the key None covers the sets that are not named.
-        max_queued_tokens: Maximum waiting tokens, in the same form.
-        max_sequences_per_request: Maximum prompts of a body times the answers or beams of each.
-        max_concurrent_per_key: Maximum requests in flight per key.
-        max_headers: Maximum number of a request's headers (``--h11-max-header-count``).
-    """
-
-    key_digests: tuple[bytes, ...]
+    key_digests: tuple[bytes, ...]  # of the API keys given on the command line or in the environment
     key_file: str | None
     metrics_digests: tuple[bytes, ...]
     metrics_key_file: str | None
-    max_body_bytes: int | None
-    max_held_body_bytes: int | None
-    body_timeout: float
-    max_prompt_tokens: int | None
-    max_queued_requests: Mapping[str | None, int]
+    max_body_bytes: int | None  # None for the default, which depends on the longest sequence
+    max_held_body_bytes: int | None  # None for HELD_BODIES of the largest body
+    body_timeout: float  # seconds; also the limit for request headers and for sending a response
+    max_prompt_tokens: int | None  # None for the model's limit
+    max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
     max_sequences_per_request: int
     max_concurrent_per_key: int
     max_headers: int
 
 
+@dataclass(frozen=True)
+class AccessLogConfig:
+    """Values of the access log's flags."""
+
+    everything: bool  # probes and /metrics too
+    prompts: bool
+    left_out: frozenset[str] = frozenset()  # paths that are not logged
+
+
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
     group = parser.add_argument_group("Keys and limits", "API keys and request limits.")
-    group.add_argument(
-        "--api-key-file", metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
+    argument, path = group.add_argument, os.path.abspath
+    argument(
+        "--api-key-file", type=path, metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
     )
-    group.add_argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
-    group.add_argument(
-        "--metrics-key-file", metavar="FILE", help="File of keys for /metrics, one per line; reloaded when it changes."
+    argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
+    argument(
+        "--metrics-key-file", type=path, metavar="FILE", help="File of keys for /metrics, reloaded when it changes."
     )
-    group.add_argument(
-        "--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M."
-    )
-    group.add_argument(
+    argument("--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M.")
+    argument(
         "--max-held-body-bytes",
         type=size,
         metavar="SIZE",
         help="Maximum total bytes of request bodies in flight, per API server process.",
     )
-    group.add_argument(
+    argument(
         "--body-timeout",
-        type=seconds(MOST_SECONDS),
+        type=seconds(3600.0),
         default=BODY_SECONDS,
         metavar="SECONDS",
         help="Maximum seconds for receiving headers, and for a pause in receiving a body or sending a response.",
     )
-    group.add_argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
+    argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
     for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
-        group.add_argument(
+        argument(
             f"--max-queued-{unit}",
             type=of_class,
             nargs="+",
             metavar="[SET=]N",
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
-    group.add_argument(
+    argument(
         "--max-sequences-per-request",
         type=_COUNT,
         default=SEQUENCES,
         metavar="N",
         help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
     )
-    group.add_argument(
+    argument(
         "--max-concurrent-per-key",
         type=_COUNT,
         default=CONCURRENT_PER_KEY,
         metavar="N",
         help="Maximum requests in flight per API key, per API server process.",
     )
+    group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
+    group.add_argument(
+        "--access-log",
+        choices=("json", "all", "off"),
+        default="json",
+        help="Write a JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log.",
+    )
+    group.add_argument("--log-prompts", action="store_true", help="Add the prompts to the access log.")
 
 
 def of_class(text: str) -> tuple[str | None, int]:
-    """Parse ``N``, a limit for every length class, or ``SET=N``, a limit for one.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else.
-    """
+    """Parse ``N``, a limit for every length class, or ``SET=N``, a limit for one; raise argparse.ArgumentTypeError."""
     name, equals, number = text.rpartition("=")
     if equals and not name:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number or SET=NUMBER")
@@ -130,7 +125,7 @@ def of_class(text: str) -> tuple[str | None, int]:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the files of keys; :func:`take` checks the rest.
+    """Check the files of keys, and ``--log-prompts``; :func:`take` checks the rest.
 
     Raises:
         UsageError: naming the flag, the file and what is wrong.
@@ -139,20 +134,27 @@ def check(args: argparse.Namespace) -> None:
         read_keys(args.api_key_file)
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
+    if args.access_log == "off" and args.log_prompts:
+        raise UsageError("--log-prompts: would be ignored with --access-log off; leave one of the two out")
+
+
+def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
+    """Build the access log's config, and turn uvicorn's log off if ours is on; None with ``--access-log off``."""
+    if args.access_log == "off":
+        return None
+    args.disable_uvicorn_access_log = True
+    left_out = (path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))
+    return AccessLogConfig(args.access_log == "all", args.log_prompts, frozenset(left_out) - {""})
 
 
 def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:
     """Build the config, and remove the keys from arguments and environment, which other processes and logs can see.
 
-    Args:
-        args: Parsed command line and ``--config`` file of ``vllm serve``; its keys are removed.
-        environment: This process's; its key is removed.
-        names: Names of the ladder's factor sets.
-
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
-    tls.check(args)
+    check(args)
+    _check_tls(args)
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:
@@ -165,17 +167,15 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
             f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys, including those of {source}"
         )
     metrics = (check_key("--metrics-key", args.metrics_key.strip()),) if args.metrics_key is not None else ()
-    if args.metrics_key_file is not None:
-        read_keys(args.metrics_key_file, "--metrics-key-file")
     args.api_key = args.metrics_key = None
     if args.enable_ssl_refresh:
         # vLLM reloads with watchfiles, which without polling misses the second renewal of a mounted secret.
         environment.setdefault("WATCHFILES_FORCE_POLLING", "true")
     return FrontConfig(
         key_digests=digests,
-        key_file=_absolute(args.api_key_file),
+        key_file=args.api_key_file,
         metrics_digests=metrics,
-        metrics_key_file=_absolute(args.metrics_key_file),
+        metrics_key_file=args.metrics_key_file,
         max_body_bytes=args.max_body_bytes,
         max_held_body_bytes=args.max_held_body_bytes,
         body_timeout=args.body_timeout,
@@ -188,8 +188,23 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
     )
 
 
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(path)
+def _check_tls(args: argparse.Namespace) -> None:
+    """Load the TLS files once; vLLM does it only after the model is loaded."""
+    if not args.ssl_certfile:
+        if args.ssl_keyfile:
+            raise UsageError(f"--ssl-keyfile: {args.ssl_keyfile!r} needs --ssl-certfile")
+        return
+    flag = f"--ssl-certfile: {args.ssl_certfile!r}"
+    flag += f" with --ssl-keyfile {args.ssl_keyfile!r}" if args.ssl_keyfile else " without --ssl-keyfile"
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # The empty password fails for an encrypted key, where OpenSSL would ask for one.
+        context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password="")
+        flag = f"--ssl-ca-certs: {args.ssl_ca_certs!r}"
+        if args.ssl_ca_certs:
+            context.load_verify_locations(args.ssl_ca_certs)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{flag}: {error}. Use PEM files, and the certificate's own unencrypted key.") from error
 
 
 def _by_set(flag: str, values: Sequence[tuple[str | None, int]] | None, names: Sequence[str]) -> dict[str | None, int]:

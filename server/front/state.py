@@ -1,12 +1,12 @@
-"""Builds the front's parts in an API server process, once its engine is known."""
+"""Who may send a request, by path, key and headers; and the front's parts in an API server process."""
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.front import routes
 from ropeswitch.server.front.flags import (
     BODY_BYTES,
     BODY_BYTES_PER_TOKEN,
@@ -18,18 +18,61 @@ from ropeswitch.server.front.flags import (
 )
 from ropeswitch.server.front.limits.keys import EVERYONE, KeyLimits, KeyRing, bearer
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
-from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError
+from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_headers
+
+# Header of a request's ID; vLLM adds it to the responses of its handlers.
+REQUEST_ID = b"x-request-id"
+# Maximum bytes of a client's x-request-id: vLLM repeats it in every chunk of a stream and every message to the engine.
+LONGEST_ID = 256
+
+
+def route_path(scope: Scope) -> str:
+    """Return the path that the app's router matches: without ``--root-path``, removed exactly as ``starlette`` does.
+
+    A rule on any other path could be bypassed.
+    """
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if not root or not path.startswith(root):
+        return path
+    rest = path[len(root) :]
+    return rest if not rest or rest.startswith("/") else path
+
+
+def is_below(path: str, top: str) -> bool:
+    """Whether a path is ``top`` or below it."""
+    return path == top or path.startswith(f"{top}/")
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no key: ``/health*`` and the files of the status page (its data needs one)."""
+    return path == "/" or is_below(path, "/health") or is_below(path, "/ui")
+
+
+def is_metrics(path: str) -> bool:
+    """Whether vLLM answers a path with the metrics; its mount matches every path that starts so, such as /metricsx."""
+    return path.startswith("/metrics")
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether a path is answered in the shape of Anthropic's API, errors included."""
+    return is_below(path, "/v1/messages")
+
+
+def identify_request(scope: Scope) -> bytes | None:
+    """Return a request's ID, a new one if it has none; vLLM copies it to the response's header and the answer's ``id``.
+
+    Returns None if it is longer than :data:`LONGEST_ID`, so that the refusal does not repeat it.
+    """
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), None)
+    if given is None:
+        given = uuid.uuid4().hex.encode()
+        scope["headers"] = [*scope["headers"], (REQUEST_ID, given)]
+    return bytes(given) if len(given) <= LONGEST_ID else None
 
 
 class HeldBodies:
-    """Memory held by request bodies in flight; one per API server process, used only on its event loop.
-
-    Args:
-        limit: Maximum bytes (``--max-held-body-bytes``).
-
-    Attributes:
-        bytes: Bytes held now.
-    """
+    """Memory held by request bodies in flight; one per API server process, used only on its event loop."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -38,45 +81,31 @@ class HeldBodies:
 
 @dataclass(frozen=True)
 class FrontState:
-    """Keys and limits that the front's middleware enforces, in one API server process.
-
-    Attributes:
-        keys: The API keys.
-        metrics_keys: The keys for ``/metrics`` only; without any, ``/metrics`` is open.
-        key_limits: The limits of each key.
-        queue: Admits prompts to the engine, within the limits of each length class.
-        max_body_bytes: Maximum bytes of a body.
-        held_bodies: Memory held by request bodies in flight.
-        body_timeout: Longest pause between two parts of a body, in seconds.
-        max_sequences: Maximum sequences that one body may start.
-        max_headers: Maximum number of headers.
-    """
+    """Keys and limits that the front's middleware enforces, in one API server process."""
 
     keys: KeyRing
-    metrics_keys: KeyRing
+    metrics_keys: KeyRing  # without any, /metrics is open
     key_limits: KeyLimits
     queue: Admission
     max_body_bytes: int
     held_bodies: HeldBodies
-    body_timeout: float
-    max_sequences: int
+    body_timeout: float  # longest pause between two parts of a body, in seconds
+    max_sequences: int  # that one body may start
     max_headers: int
 
     def identify(self, scope: Scope, path: str) -> bytes:
-        """Return the digest of a request's key, or :data:`EVERYONE`.
-
-        Raises:
-            RefusedError: for a missing or wrong key.
-        """
-        metrics = routes.is_metrics(path)
-        # The metrics are answered to any method.
-        if (_is_preflight(scope) and not metrics) or routes.is_open(path):
-            return EVERYONE
+        """Return the digest of a request's key, or :data:`EVERYONE`; raise RefusedError for a missing or wrong key."""
+        metrics, headers = is_metrics(path), scope["headers"]
+        # A browser's CORS preflight carries no key; vLLM's CORS middleware answers it. The metrics answer any method.
+        preflight = scope.get("method") == "OPTIONS" and not metrics
+        preflight = preflight and {b"origin", b"access-control-request-method"} <= {name for name, _ in headers}
         needs_key = self.metrics_keys.needed if metrics else self.keys.needed
-        if not needs_key:
+        if preflight or is_open(path) or not needs_key:
             return EVERYONE
-        token = _token(scope, path)
-        if token is None:
+        token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
+        if token is None and is_anthropic(path):
+            token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
+        if not token:
             raise RefusedError(NO_KEY)
         if metrics and self.metrics_keys.match(token) is not None:
             return EVERYONE
@@ -84,29 +113,30 @@ class FrontState:
             raise RefusedError(WRONG_KEY)
         return key
 
-    def count(self, key: bytes) -> None:
-        """Count a request as in flight; ``key_limits.give_back`` must follow.
+    def check_headers(self, scope: Scope) -> None:
+        """Raise RefusedError for too many headers, a request ID that is too long, or a priority beyond 64 bits."""
+        if len(scope["headers"]) > self.max_headers:
+            raise RefusedError(too_many_headers(self.max_headers))
+        for name, value in scope["headers"]:
+            if name == REQUEST_ID and len(value) > LONGEST_ID:
+                message = f"The header 'x-request-id' has more than {LONGEST_ID} bytes, this server's limit."
+                raise RefusedError(Refusal("invalid", 400, None, message, param="x-request-id"))
+            # vLLM reads it in place of the body's ``priority``, and ignores what is no number.
+            if name == b"x-vllm-priority" and _is_beyond_64_bits(priority := value.decode("latin-1")):
+                message = f"The header 'x-vllm-priority' is {priority[:40]!r}; it must be from -2**63 to 2**63 - 1."
+                raise RefusedError(Refusal("invalid", 400, None, message, param="x-vllm-priority"))
 
-        Raises:
-            RefusedError: for a request beyond the key's limits.
-        """
+    def count(self, key: bytes) -> None:
+        """Count a request as in flight; ``key_limits.give_back`` must follow, unless this raises RefusedError."""
         if (refusal := self.key_limits.take(key)) is not None:
             raise RefusedError(refusal)
 
 
-def _is_preflight(scope: Scope) -> bool:
-    """Whether a request is a browser's CORS preflight, which carries no key; vLLM's CORS middleware answers it."""
-    wanted = {b"origin", b"access-control-request-method"}
-    return scope.get("method") == "OPTIONS" and wanted <= {name for name, _ in scope["headers"]}
-
-
-def _token(scope: Scope, path: str) -> bytes | None:
-    """Return the key in a request's headers: a bearer token, or ``x-api-key`` on routes for Anthropic's clients."""
-    headers = scope["headers"]
-    token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
-    if token is None and routes.is_anthropic(path):
-        token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
-    return token or None
+def _is_beyond_64_bits(text: str) -> bool:
+    try:
+        return not -(2**63) <= int(text) < 2**63
+    except ValueError:
+        return False
 
 
 def build(
@@ -118,34 +148,11 @@ def build(
 ) -> FrontState:
     """Build the middleware's keys and limits.
 
-    Args:
-        config: Values of the flags.
-        ladder: The engine's ladder.
-        max_model_len: Maximum tokens of a sequence.
-        waits: See :data:`~ropeswitch.server.front.limits.queue_limits.Waits`.
-        make_error: See :class:`~ropeswitch.server.front.limits.queue_limits.Admission`.
-
-    Raises:
-        UsageError: when a key file has become unreadable since the start of the command.
+    Raises UsageError when a key file has become unreadable since the start of the command.
     """
-    max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
-    return FrontState(
-        keys=KeyRing(config.key_digests, config.key_file),
-        metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
-        key_limits=KeyLimits(config.max_concurrent_per_key),
-        queue=Admission(length_classes(config, ladder, max_model_len), waits, config.max_prompt_tokens, make_error),
-        max_body_bytes=max_body_bytes,
-        held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
-        body_timeout=config.body_timeout,
-        max_sequences=config.max_sequences_per_request,
-        max_headers=config.max_headers,
-    )
-
-
-def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int) -> list[LengthClass]:
-    """Return one class per factor set, with the limits given for that set or for all sets, or else the defaults."""
+    # One class per factor set, with the limits given for that set or for all sets, or else the defaults.
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
-    return [
+    classes = [
         LengthClass(
             name=each.name,
             max_requests=requests.get(each.name) or requests.get(None) or QUEUED_REQUESTS,
@@ -155,3 +162,15 @@ def length_classes(config: FrontConfig, ladder: FactorLadder, max_model_len: int
         )
         for each in ladder.sets
     ]
+    max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+    return FrontState(
+        keys=KeyRing(config.key_digests, config.key_file),
+        metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
+        key_limits=KeyLimits(config.max_concurrent_per_key),
+        queue=Admission(classes, waits, config.max_prompt_tokens, make_error),
+        max_body_bytes=max_body_bytes,
+        held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
+        body_timeout=config.body_timeout,
+        max_sequences=config.max_sequences_per_request,
+        max_headers=config.max_headers,
+    )

@@ -15,7 +15,6 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.server.front import flags as front_flags
-from ropeswitch.server.front.access_log import flags as access_log_flags
 from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
 
@@ -49,7 +48,6 @@ def check(argv: Sequence[str]) -> None:
     if choice is not None and choice.path is not None:
         from_file(choice.path)
     flags.check(args)
-    access_log_flags.check(args)
     front_flags.check(args)
     given = {word.partition("=")[0] for word in words}
     if "--config" in given:  # It may set what the checks below read.

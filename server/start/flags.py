@@ -13,7 +13,6 @@ from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.model_patches.switch.config.settings import ANGLES, MOST_STEP_SECONDS, POLICIES
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.front import flags as front_flags
-from ropeswitch.server.front.access_log import flags as access_log_flags
 
 # Flags whose default a variable sets, by the variable's field; :func:`ladder` reads the ladder's.
 _DEFAULTS = {
@@ -99,7 +98,6 @@ def add(parser: Any) -> None:
         help="Target time of a step while other requests wait; measured at startup unless given.",
     )
     front_flags.add(parser)
-    access_log_flags.add(parser)
     options = variables.read(os.environ)
     # None if not given: the model's family decides (tool_parsers.py).
     parser.set_defaults(enable_auto_tool_choice=None)

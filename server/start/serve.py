@@ -22,7 +22,6 @@ from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server.front import flags as front_flags
-from ropeswitch.server.front.access_log import flags as access_log_flags
 from ropeswitch.server.start import arguments, flags, refusals
 from ropeswitch.server.start.fit import cpu, sequences
 from ropeswitch.server.start.fit.memory import read_memory
@@ -109,7 +108,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         console.release()
     console.stage("reading the model's config")
     flags.check_vllm(args)
-    args.ropeswitch_access_log = access_log_flags.take(args)
+    args.ropeswitch_access_log = front_flags.access_log(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]

@@ -147,7 +147,7 @@ MISTAKES = (
     # Routes.
     Mistake("/v1/v1/chat/completions", RIGHT[CHAT], ("base URL",), None, 404),
     Mistake("/chat/completions", RIGHT[CHAT], ("base URL",), None, 404),
-    Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("no such route",), None, 404),
-    Mistake("/nothing/of/the/kind", {}, ("no such route", "/openapi.json"), None, 404),
+    Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("Not Found",), None, 404),
+    Mistake("/nothing/of/the/kind", {}, ("Not Found",), None, 404),
     Mistake(CHAT, None, ("GET", "accepts only POST"), None, 405, method="GET"),
 )

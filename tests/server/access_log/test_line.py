@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.model_patches.switch.placement import place
-from ropeswitch.server.front.access_log.log import Names, fields
+from ropeswitch.server.front.access_log import Names, fields
 from ropeswitch.server.front.context import Entered, RequestContext, Sent
 from ropeswitch.server.front.refusal import prompt_too_long
 from ropeswitch.server.metrics.bands import Bands

@@ -16,9 +16,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
-from ropeswitch.server.front.access_log.flags import AccessLogConfig, take
-from ropeswitch.server.front.access_log.log import AccessLog, Names, logger
+from ropeswitch.server.front.access_log import AccessLog, Names, logger
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.metrics.bands import Bands
@@ -156,6 +156,7 @@ def test_of_steps_the_first_prompt_is_kept() -> None:
 
 def arguments(**more: Any) -> Namespace:
     given = {"access_log": "json", "log_prompts": False, "disable_access_log_for_endpoints": None}
+    given |= {"api_key_file": None, "metrics_key_file": None}
     return Namespace(**{"disable_uvicorn_access_log": False, **given, **more})
 
 
@@ -166,9 +167,9 @@ def test_flags() -> None:
         ("off", True, None),
     ):
         args = arguments(access_log=choice)
-        assert take(args) == config
+        assert access_log(args) == config
         assert args.disable_uvicorn_access_log is not uvicorn
-    left_out = take(arguments(disable_access_log_for_endpoints="/ping, /load"))
+    left_out = access_log(arguments(disable_access_log_for_endpoints="/ping, /load"))
     assert left_out is not None and left_out.left_out == {"/ping", "/load"}
     with pytest.raises(UsageError, match="--log-prompts"):
-        take(arguments(access_log="off", log_prompts=True))
+        check(arguments(access_log="off", log_prompts=True))

@@ -203,13 +203,3 @@ def test_errors_in_streams(tmp_path: Path) -> None:
 )
 def test_other_events_stay(event: bytes) -> None:
     assert converted_event(event) is None
-
-
-def test_an_unknown_route_says_so(tmp_path: Path) -> None:
-    message = error_of(ask(failing(tmp_path), "POST", "/v1/v1/chat/completions"))["message"]
-    assert message.startswith("POST /v1/v1/chat/completions: no such route.") and "/openapi.json" in message
-
-
-def test_a_route_names_the_methods_that_it_takes(tmp_path: Path) -> None:
-    answer = ask(failing(tmp_path), "GET", "/v1/chat/completions")
-    assert error_of(answer)["message"] == "GET /v1/chat/completions: this route accepts only POST."

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front.limits.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
-from ropeswitch.server.front.routes import is_open, route_path
+from ropeswitch.server.front.state import is_open, route_path
 from tests.server.front.parts import Clock, app_behind, ask, error_of, parts
 from tests.server.front.parts import bearer as header
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from ropeswitch.server.front import routes
+from ropeswitch.server.front import state
 from ropeswitch.server.ui import page
 
 SCRIPTS = ("app.js", "chat.js", "lines.js", "picture.js")
@@ -93,5 +93,5 @@ def test_every_element_that_the_script_names_is_there(script: str, html: str) ->
 
 
 def test_the_page_is_open_and_its_data_is_not() -> None:
-    assert all(routes.is_open(path) for path in ("/ui", "/ui/", "/ui/chat", "/ui/app.js"))
-    assert not routes.is_open("/v1/status")
+    assert all(state.is_open(path) for path in ("/ui", "/ui/", "/ui/chat", "/ui/app.js"))
+    assert not state.is_open("/v1/status")

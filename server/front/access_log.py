@@ -13,46 +13,30 @@ from typing import Any, TextIO
 from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.front.access_log.flags import AccessLogConfig
 from ropeswitch.server.front.context import RequestContext
-from ropeswitch.server.front.routes import is_metrics, is_probe, route_path
+from ropeswitch.server.front.flags import AccessLogConfig
+from ropeswitch.server.front.state import LONGEST_ID, REQUEST_ID, is_below, is_metrics
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.fates import PATHS, rejection_reason
 
-LOGGER = "ropeswitch.access"
 # Worst first: the outcome of a request is the worst of its sequences'.
 _OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
-# Outcome of a request that was neither refused nor given to an engine.
-ANSWERED = "answered"
-_ID_LENGTH = _PATH_LENGTH = 256
 
 
 @dataclass(frozen=True)
 class Names:
-    """Names for the fields about prompts.
-
-    Attributes:
-        bands: The length bands.
-        sets: The names of the factor sets.
-        model: The name that the model is served under.
-        measured: Whether sequences are tracked; False with ``--disable-log-stats``.
-    """
+    """Names for the fields about prompts."""
 
     bands: Bands
     sets: Sequence[str]
-    model: str
-    measured: bool = True
+    model: str  # the name that the model is served under
+    measured: bool = True  # whether sequences are tracked; False with --disable-log-stats
 
 
 def fields(scope: Scope, path: str, context: RequestContext, seconds: float, names: Names | None) -> dict[str, Any]:
-    """Return the fields of a line, in order.
+    """Return the fields of a line, in order, for a finished request that took ``seconds``.
 
-    Args:
-        scope: The request's scope.
-        path: Its path, without the query, which may hold keys.
-        context: The context of the finished request.
-        seconds: Its duration.
-        names: Names for the fields about prompts; None for a request without prompts, which has no such fields.
+    ``path`` has no query, which may hold keys. ``names`` is None for a request without prompts, which has no such fields.
     """
     came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
     client = scope.get("client")
@@ -60,7 +44,7 @@ def fields(scope: Scope, path: str, context: RequestContext, seconds: float, nam
     line = {
         "time": came,
         "method": scope["method"],
-        "path": path[:_PATH_LENGTH],
+        "path": path[:256],
         "status": context.sent.status,
         "client": f"{client[0]}:{client[1]}" if client else None,
         "request_id": _request_id(scope),
@@ -116,26 +100,20 @@ def _outcome(context: RequestContext) -> tuple[str, str | None]:
     )
     if status is not None and status >= 500 and "abort" not in ended:
         return "error", None
-    return next((outcome for outcome in _OUTCOMES if outcome in ended), ANSWERED), None
+    return next((outcome for outcome in _OUTCOMES if outcome in ended), "answered"), None
 
 
 def _request_id(scope: Scope) -> str | None:
     """Return the ID of the response, or else the client's ``x-request-id``, cut to 256 characters."""
     state: Mapping[str, Any] = scope.get("state") or {}
     if (metadata := state.get("request_metadata")) is not None:
-        return str(metadata.request_id)[:_ID_LENGTH]
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
-    return None if given is None else given.decode("latin-1")[:_ID_LENGTH]
+        return str(metadata.request_id)[:LONGEST_ID]
+    given = next((value for name, value in scope["headers"] if name == REQUEST_ID), None)
+    return None if given is None else given.decode("latin-1")[:LONGEST_ID]
 
 
 class AccessLog:
-    """Logs finished requests; see the module.
-
-    Args:
-        config: Values of the flags.
-        names: Names for the fields about prompts.
-        logger: Writes the lines.
-    """
+    """Logs finished requests; see the module."""
 
     def __init__(self, config: AccessLogConfig, names: Names, logger: logging.Logger) -> None:
         self.keeps_prompts = config.prompts
@@ -147,24 +125,17 @@ class AccessLog:
         """Whether requests to a path are not logged."""
         if path in self._config.left_out:
             return True
-        return not self._config.everything and (is_probe(path) or is_metrics(path))
+        return not self._config.everything and (is_below(path, "/health") or is_metrics(path))
 
-    def write(self, scope: Scope, context: RequestContext, seconds: float) -> None:
+    def write(self, scope: Scope, path: str, context: RequestContext, seconds: float) -> None:
         """Log a finished request that took ``seconds``."""
-        path = route_path(scope)
         runs = bool(context.entered.sequences) or (scope["method"] == "POST" and path in PATHS)
         line = fields(scope, path, context, seconds, self._names if runs else None)
         self._logger.info("%s", json.dumps(line))
 
 
 def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
-    """Return the log of this process, ready to write.
-
-    Args:
-        config: Values of the flags.
-        ladder: The engine's ladder.
-        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``.
-    """
+    """Return the log of this process, ready to write; ``engine_client`` is vLLM's ``AsyncLLM``."""
     # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
     stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open for the life of the process
     measured = engine_client.logger_manager is not None
@@ -174,7 +145,7 @@ def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> 
 
 def logger(stream: TextIO) -> logging.Logger:
     """Return the logger. It writes only to ``stream``, each line in one write because several processes share it."""
-    made = logging.getLogger(LOGGER)
+    made = logging.getLogger("ropeswitch.access")
     made.setLevel(logging.INFO)
     made.propagate = False
     handler = logging.StreamHandler(stream)

@@ -1,1 +1,0 @@
-"""One JSON line for each request. Knows a request's context."""
