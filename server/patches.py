@@ -1,8 +1,8 @@
 """Lists the upstream symbols that the API server replaces, each with the upstream functions it relies on.
 
 Two classes are subclassed: vLLM makes its engine client and that one's output processor from ours (``classes.py``). Of the
-third, a renderer, two methods are wrapped. Three records replace nothing (``unchanged``): our middlewares, routes and a stat
-logger depend on them. The workers report ``registry.PATCHES``, which includes none of these.
+third, a renderer, two methods are wrapped. Two records replace nothing (``unchanged``): our middlewares and routes depend on
+them. The workers report ``registry.PATCHES``, which includes none of these.
 
 A record omits callers of a replaced method if a changed caller fails loudly, or costs only a header, a metric or speed.
 Messages and log texts that the server matches are in ``upstream_texts.py``.
@@ -13,7 +13,6 @@ from ropeswitch.model_patches.guard.fingerprints import Patch
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _LAUNCHER = "vllm.entrypoints.launchers.launcher"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
-_MANAGER = "vllm.v1.metrics.loggers.StatLoggerManager"
 _ENGINE_CLIENT = "vllm.v1.engine.core_client"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
 _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
@@ -105,16 +104,6 @@ SERVER_PATCHES = (
                 f"{_ENGINE_CLIENT}.DPLBAsyncMPClient.get_core_engine_for_request",
             ),
             "metrics by length would count other requests, or a long prompt be lost",
-        ),
-    ),
-    # Passes every step's statistics to each logger in its list, one of which is ours.
-    Patch(
-        target=_MANAGER,
-        kind="unchanged",
-        file="server/metrics/outputs.py",
-        tests="tests/server/length_metrics/test_outputs.py",
-        relies_on=dict.fromkeys(
-            (f"{_MANAGER}.record",), "metrics by length would count other requests, or a long prompt be lost"
         ),
     ),
 )

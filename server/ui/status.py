@@ -201,7 +201,7 @@ def figures(
 
 def _events(measured: Measured) -> Iterable[SwitchEvent]:
     now, bands = time.monotonic(), measured.metrics.plan.bands.names
-    for when, ((band, index), stall, computed, cached) in reversed(list(measured.metrics.recent_switches)):
+    for when, (band, index), stall, computed, cached in reversed(list(measured.metrics.recent_switches)):
         yield SwitchEvent(
             seconds_ago=now - when,
             length_band=bands[band],
