@@ -36,9 +36,9 @@ from ropeswitch.server.front.inner import Inner
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.state import FrontState, build
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready

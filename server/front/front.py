@@ -109,7 +109,8 @@ class Front:
         try:
             await self._app(parts, scope, path, body, answer)
         finally:
-            if parts.length_metrics is not None and scope["method"] == "POST" and path in fates.PATHS:
+            posted = scope["method"] == "POST" and path in fates.PATHS
+            if posted and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
             front.queue.settle(context.entered.tickets)
             if counted:

@@ -75,16 +75,7 @@ class LengthMetrics:
     def add_first(
         self, engine: int | None, band_set: BandSet, seconds: float, prompt: int, tokens: int, chosen_by: str
     ) -> None:
-        """Add a sequence's first output.
-
-        Args:
-            engine: The index of its engine.
-            band_set: Its band and set.
-            seconds: Seconds since the request arrived.
-            prompt: Tokens of its prompt.
-            tokens: Tokens of the output.
-            chosen_by: How its set was chosen, one of ``instruments.POLICY_VALUES``.
-        """
+        """Add a first output: seconds since the arrival, tokens of prompt and output, one of ``POLICY_VALUES``."""
         self._policies.labels(self._model_name, chosen_by).inc()
         if tokens:
             self._series(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
@@ -107,15 +98,7 @@ class LengthMetrics:
         self._series(instruments.CACHED, engine, band_set).inc(cached)
 
     def add_finished(self, engine: int | None, first: BandSet, last: BandSet, outcome: str, times: Any) -> None:
-        """Add a sequence that ended with an output.
-
-        Args:
-            engine: The index of its engine.
-            first: The band and set of its first output.
-            last: The band and set of its last output.
-            outcome: One of ``instruments.OUTCOMES``.
-            times: ``vllm.v1.metrics.stats.FinishedRequestStats``, in seconds.
-        """
+        """Add a sequence that ended, with the band and set of its first and last output and its ``FinishedRequestStats``."""
         self.count_ended(engine, last, outcome)
         if outcome not in instruments.ANSWERED:
             return

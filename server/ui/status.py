@@ -119,9 +119,7 @@ class Measured:
             events=self._events(),
             latency=list(_latencies(readings, bands)),
             switches=list(_switches(readings, self.names)),
-            outcomes={
-                each: outcomes[(each,)] for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))
-            },
+            outcomes={each: outcomes[(each,)] for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))},
             rejections={each: count for each in instruments.REASONS if (count := rejections[(each,)])},
         )
 
@@ -173,7 +171,9 @@ class StatusSource:
     def _content(self, running: list[RunningSequence]) -> bytes:
         found = None if self.measured is None else self.measured.figures(Readings(self._registry), running)
         ladder = self._rope.model_dump(include={"sets", "policy", "angles", "max_model_len", "vllm_version"})
-        return Status(model=self.model, version=version("ropeswitch"), figures=found, **ladder).model_dump_json().encode()
+        return (
+            Status(model=self.model, version=version("ropeswitch"), figures=found, **ladder).model_dump_json().encode()
+        )
 
 
 @router.get("/v1/status", response_model=Status)
