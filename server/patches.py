@@ -1,8 +1,8 @@
 """Lists what the API server relies on in vLLM: the symbols that it replaces, and the texts that it matches.
 
 Two classes are subclassed: vLLM makes its engine client and that one's output processor from ours. Of the third, a renderer,
-two methods are wrapped. Three records replace nothing (``unchanged``): our middlewares, routes and a stat logger depend on
-them. A record omits callers of a replaced method that fail loudly, or cost only a header, a metric or speed.
+two methods are wrapped. Two records replace nothing (``unchanged``): our middlewares and routes depend on them.
+A record omits callers of a replaced method that fail loudly, or cost only a header, a metric or speed.
 """
 
 from ropeswitch.model_patches.guard.fingerprints import Patch, Reading
@@ -13,7 +13,6 @@ _OUTPUTS = "vllm.v1.engine.output_processor.OutputProcessor"
 _RENDERER = "vllm.renderers.base.BaseRenderer"
 _METRICS = "vllm.entrypoints.serve.instrumentator.metrics.attach_router"
 _MIDDLEWARE = "vllm.entrypoints.serve.middleware.register.init_entrypoints_middleware"
-_MANAGER = "vllm.v1.metrics.loggers.StatLoggerManager"
 
 
 def _patch(target: str, kind: str, file: str, tests: str, breaks: str, *relies_on: str) -> Patch:
@@ -79,15 +78,6 @@ SERVER_PATCHES = (
         *_of(_CLIENT, "add_request", "_add_request"),
         *_of(_CORE_CLIENT, "AsyncMPClient.add_request_async", "DPAsyncMPClient.add_request_async"),
         *_of(_CORE_CLIENT, "DPLBAsyncMPClient.get_core_engine_for_request"),
-    ),
-    # Passes every step's statistics to each logger in its list, one of which is ours.
-    _patch(
-        _MANAGER,
-        "unchanged",
-        "metrics/outputs.py",
-        "length_metrics/test_outputs.py",
-        "metrics by length would stay at zero",
-        f"{_MANAGER}.record",
     ),
 )
 

@@ -1,7 +1,6 @@
 """Times the hooks of the metrics by length alone: vLLM's output processor in this process, with and without them."""
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -15,7 +14,7 @@ from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import EngineLadder, place
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
-from ropeswitch.server.metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
+from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs
 
 PROMPT = 100
 LADDER = EngineLadder.of(
@@ -35,21 +34,17 @@ def measure(streams: int, tokens: int, rounds: int) -> tuple[list[float], list[f
     watched = WatchedOutputs(None, log_stats=True)
     watched.ropeswitch = OutputWatch(LADDER, metrics, lambda _: 0)
     bare = OutputProcessor(None, log_stats=True)
-    sides: list[tuple[Any, Any]] = [(bare, SimpleNamespace(record=_upstream)), (watched, StepLogger(metrics))]
+    sides = (bare, watched)
     results: dict[int, list[float]] = {0: [], 1: []}
     for turn in range(rounds + 1):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
-            seconds = _serve(*sides[side], streams, tokens)
+            seconds = _serve(sides[side], streams, tokens)
             if turn:
                 results[side].append(seconds / (streams * tokens) * 1e6)
     return results[0], results[1]
 
 
-def _upstream(*_: Any, **__: Any) -> None:
-    """Stand in for vLLM's own metrics, which both sides have."""
-
-
-def _serve(processor: Any, manager: Any, streams: int, tokens: int) -> float:
+def _serve(processor: Any, streams: int, tokens: int) -> float:
     requests, names = [_request(str(index)) for index in range(streams)], range(streams)
     steps = [[_first(str(index)) for index in names]]
     steps += [[EngineCoreOutput(str(index), [7]) for index in names] for _ in range(tokens - 2)]
@@ -60,9 +55,7 @@ def _serve(processor: Any, manager: Any, streams: int, tokens: int) -> float:
         processor.add_request(request, None, None, 0, queue)
     for outputs in steps:
         now += 0.02
-        iteration = IterationStats()
-        processor.process_outputs(outputs, now, iteration)
-        manager.record(scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None, engine_idx=0)
+        processor.process_outputs(outputs, now, IterationStats())
     return time.thread_time() - started
 
 

@@ -1,6 +1,6 @@
 """vLLM plugin for ``metrics.py`` that switches an API server's metrics by length on and off while it serves.
 
-It switches their work per output and per step. Their work on a request's arrival stays on, because a request that started
+It switches their work per output. Their work on a request's arrival stays on, because a request that started
 without it could not continue with it.
 """
 
@@ -23,7 +23,7 @@ _PROCESSOR = ("_update_stats_from_output", "_update_stats_from_finished")
 class _Switch:
     """Switches sides by a timer and records for each slice: seconds, CPU seconds of the process and tokens."""
 
-    def __init__(self, processor: Any, manager: Any) -> None:
+    def __init__(self, processor: Any) -> None:
         self.on = True
         self._tokens = 0
         self._slices: list[tuple[bool, float, float, int]] = []
@@ -32,7 +32,6 @@ class _Switch:
         self._since = (0.0, 0.0, 0)
         for name in _PROCESSOR:
             self._switch(processor, name)
-        self._switch(manager, "record")
         upstream = processor.process_outputs
 
         def process_outputs(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,13 +78,13 @@ class _Switch:
 
 def install() -> None:
     """Make this process's API server listen to the signals; called before the server loads the code that starts metrics."""
-    from ropeswitch.server.metrics import start
+    from ropeswitch.server.metrics import outputs
 
-    upstream = start.start
+    upstream = outputs.start
 
     def started(engine_client: Any, ladder: Any) -> Any:
         metrics = upstream(engine_client, ladder)
-        _Switch(engine_client.output_processor, engine_client.logger_manager)
+        _Switch(engine_client.output_processor)
         return metrics
 
-    start.start = started
+    outputs.start = started

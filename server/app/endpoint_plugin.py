@@ -27,9 +27,9 @@ from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.state import build
+from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.metrics.queue_metrics import QueueMetrics
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-from ropeswitch.server.metrics.start import start as start_length_metrics
 from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready

@@ -85,7 +85,7 @@ class Front:
         try:
             await self._app(parts, scope, path, body, answer)
         finally:
-            if parts.length_metrics is not None and posted and path in fates.PATHS:
+            if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
             front.queue.settle(context.entered.tickets)
             if counted:

@@ -43,15 +43,3 @@ class Bands:
         if length is None:
             return UNKNOWN
         return self.names[self.index(length)] if length <= self.ends[-1] else self.beyond
-
-    @staticmethod
-    def parse(name: str) -> tuple[int, int | None]:
-        """Return the first and last length of a band by its label value; the last is None if the band has no end.
-
-        Raises:
-            ValueError: for ``unknown``, ``other`` and anything else that is not a band.
-        """
-        first, separator, last = name.partition("-")
-        if not separator and name.endswith("+"):
-            return int(name[:-1]), None
-        return int(first), int(last)

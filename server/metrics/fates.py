@@ -1,7 +1,4 @@
-"""Counts requests that never reach an engine, by outcome; vLLM's metrics omit them.
-
-A request is counted here, once, if none of its prompts was given to an engine; otherwise its sequences are (``outputs.py``).
-"""
+"""Counts requests of which no prompt reaches an engine, by outcome; of others, the sequences are (``outputs.py``)."""
 
 from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
@@ -43,13 +40,8 @@ def rejection_reason(status: int) -> str | None:
 
 
 def count(context: RequestContext, metrics: LengthMetrics) -> None:
-    """Count a finished request to one of :data:`PATHS`, unless it reached an engine or was counted as refused.
-
-    Args:
-        context: The request's context.
-        metrics: The metrics to count it in.
-    """
-    if context.entered.sequences or context.refusal is not None:
+    """Count a finished request to one of :data:`PATHS` that reached no engine, unless it was counted as refused."""
+    if context.refusal is not None:
         return
     status = context.sent.final_status
     if context.sent.left:

@@ -133,8 +133,7 @@ REQUESTS = Instrument(
     crossing=True,
 )
 PROMPT_TOKENS = Instrument(
-    "ropeswitch_prompt_tokens_total",
-    "Prompt tokens, cached ones included, of sequences that had their first output.",
+    "ropeswitch_prompt_tokens_total", "Prompt tokens, cached ones included, of sequences that had their first output."
 )
 GENERATED_TOKENS = Instrument("ropeswitch_generated_tokens_total", "Tokens generated.", crossing=True)
 SWITCHES = Instrument(
@@ -161,21 +160,8 @@ CACHED = Instrument(
 )
 
 INSTRUMENTS = (
-    TTFT,
-    GAP,
-    END_TO_END,
-    QUEUE,
-    PREFILL,
-    DECODE,
-    PER_OUTPUT_TOKEN,
-    LIVE,
-    REQUESTS,
-    PROMPT_TOKENS,
-    GENERATED_TOKENS,
-    SWITCHES,
-    STALL,
-    RECOMPUTED,
-    CACHED,
+    *(TTFT, GAP, END_TO_END, QUEUE, PREFILL, DECODE, PER_OUTPUT_TOKEN, LIVE, REQUESTS, PROMPT_TOKENS, GENERATED_TOKENS),
+    *(SWITCHES, STALL, RECOMPUTED, CACHED),
 )
 
 # Not labelled by length, set or engine: their combinations are left to the latencies.

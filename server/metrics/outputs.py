@@ -2,15 +2,17 @@
 
 why: vLLM measures every request there, but its metrics lack lengths, factor sets and clients that disconnected.
 what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. Upstream's measurements of an output are
-    stored by length band and factor set, and :class:`StepLogger` adds them to our metrics when vLLM records the step. The
-    first output after a switch brings prefill statistics (``model_patches/switch/engine/scheduler.py``). A long
-    prompt's detokenizer starts from the prompt's end: upstream decodes all of it at the first token, 0.25 s for a million.
+    added to our metrics by length band and factor set, those of later outputs once a second. The first output after a
+    switch brings prefill statistics (``model_patches/switch/engine/scheduler.py``). They have no field for the set, so it is
+    derived from the length in them, as the engine did. A long prompt's detokenizer starts from the prompt's end: upstream
+    decodes all of it at the first token, 0.25 s for a million.
 limits: with ``--disable-log-stats`` nothing is measured. A realtime session's prompt is as long as its chunks so far.
 when it can go: when vLLM labels its metrics by length and counts clients that disconnect.
 """
 
 import asyncio
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import count
@@ -19,15 +21,14 @@ from typing import Any
 from ropeswitch.model_patches.switch.config.settings import RESERVE
 from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
 from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.front import refusal
 from ropeswitch.server.front.bodies.long_prompts import with_prompt_end
 from ropeswitch.server.front.context import current
 from ropeswitch.server.metrics.instruments import GENERATING, WAITING
-from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.series import BandSet
 from ropeswitch.server.metrics.track import Track
 
-# The attribute of a step's statistics, a sequence's state and the output processor that holds our data.
-KEPT = "ropeswitch"
 # Seconds between two reports of a running sequence's tokens.
 REPORT_SECONDS = 1.0
 # Named here, because ``super()`` adds 0.2 us to every output.
@@ -43,16 +44,17 @@ class OutputWatch:
         engine_of: Returns the index of a request's engine by its internal ID; None if it has none.
 
     Attributes:
+        metrics: The same metrics.
         spans: Returns a context in which a sequence's span is made (``traces.py``); None without traces.
     """
 
     def __init__(self, ladder: EngineLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
+        self.metrics = metrics
+        self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
         self._ladder = ladder
-        self._bands = metrics.plan.bands
-        self._metrics = metrics
+        self._ends = metrics.plan.bands.ends
         self._engine_of = engine_of
         self._numbers = count(1)
-        self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
 
     def begin(self, state: Any, request: Any) -> None:
         """Track a new sequence, also in its request's context.
@@ -64,31 +66,28 @@ class OutputWatch:
         track = Track(placement_of(request), state)
         track.number = next(self._numbers)
         track.first = track.band_set = self._band_set(track, state.prompt_len)
-        setattr(state, KEPT, track)
+        state.ropeswitch = track
         self.live(track, WAITING)
+        self._find_engine(track, request.request_id)
+        if track.engine is None:
+            # Upstream chooses one before this task waits next, and forgets it before the last output arrives.
+            asyncio.get_running_loop().call_soon(self._find_engine, track, request.request_id)
         if (context := current.get()) is not None:
             context.add(track, state)
 
-    def ask(self, state: Any, request: Any) -> None:
-        """Go by the placement of a session's next chunk from now on."""
-        state.ropeswitch.asked = placement_of(request)
+    def _find_engine(self, track: Track, request_id: str) -> None:
+        track.engine = self._engine_of(request_id)
 
-    def move(self, track: Track, prompt: int, length: int) -> None:
-        """Record the set that a sequence is in from now on.
+    def _band_set(self, track: Track, prompt: int) -> BandSet:
+        return min(bisect_left(self._ends, prompt), len(self._ends) - 1), track.placement.index
 
-        Args:
-            track: The sequence.
-            prompt: Its prompt's length, which grows in a realtime session.
-            length: The length at which the engine placed it.
-        """
+    def _move(self, track: Track, prompt: int, length: int) -> None:
+        """Record the set that a sequence of a prompt's length is in, given the length at which the engine placed it."""
         moved = track.asked.moved(self._ladder, min(length, self._ladder.sets.max_length), prompt)
         # A chunk of a session that reserves less stays where the last one was (model_patches/switch/engine/scheduler.py).
         if moved.index > track.placement.index or track.asked.policy != RESERVE:
             track.placement = moved
         track.band_set = self._band_set(track, prompt)
-
-    def _band_set(self, track: Track, prompt: int) -> BandSet:
-        return min(self._bands.index(prompt), len(self._bands.names) - 1), track.placement.index
 
     def live(self, track: Track, state: str | None) -> None:
         """Count a sequence as live in a state, under its band and set only; None when it has ended."""
@@ -96,10 +95,38 @@ class OutputWatch:
         if live == track.live:
             return
         if track.live is not None:
-            self._metrics.add_live(*track.live, -1)
+            self.metrics.add_live(*track.live, -1)
         if live is not None:
-            self._metrics.add_live(*live, 1)
+            self.metrics.add_live(*live, 1)
         track.live = live
+
+    def first(self, track: Track, state: Any, prefill: Any, tokens: int) -> None:
+        """Add a sequence's first output, or the first after a chunk of a session."""
+        self.report(track)
+        if track.waited is not None:
+            self._move(track, state.prompt_len, state.prompt_len)
+        track.first, track.reported = track.band_set, state.stats.last_token_ts
+        self.live(track, GENERATING)
+        track.waited = seconds = state.stats.first_token_latency
+        prompt = 0 if prefill is None else prefill.num_prompt_tokens
+        self.metrics.add_first(track.engine, track.band_set, seconds, prompt, tokens, track.placement.chosen_by)
+
+    def switch(self, track: Track, state: Any, prefill: Any, stall: float) -> None:
+        """Add a switch; its statistics lack the last token, whose keys no prefill computes."""
+        self.report(track)
+        self._move(track, state.prompt_len, prefill.num_prompt_tokens + 1)
+        self.live(track, GENERATING)
+        track.later.append(track.band_set[1])
+        track.recomputed += prefill.num_computed_tokens
+        self.metrics.add_switch(
+            track.engine, track.band_set, stall, prefill.num_computed_tokens, prefill.num_cached_tokens
+        )
+
+    def report(self, track: Track) -> None:
+        """Add a sequence's unreported outputs."""
+        if track.gaps:
+            self.metrics.add_later(track.engine, track.band_set, track.gaps, track.tokens)
+            track.gaps, track.tokens = [], 0
 
     def end(self, state: Any, outcome: str | None) -> None:
         """Add the unreported outputs of a sequence that ends without a last output; count its outcome once, unless None."""
@@ -107,13 +134,10 @@ class OutputWatch:
         self.live(track, None)
         if track.outcome is not None:
             return
-        engine = self._engine_of(state.request_id) if track.engine is None else track.engine
-        unreported = track.take_unreported()
-        if engine is not None:
-            self._metrics.add_later(engine, *unreported)
+        self.report(track)
         if outcome is not None:
             track.outcome = outcome
-            self._metrics.count_ended(engine, track.band_set, outcome)
+            self.metrics.count_ended(track.engine, track.band_set, outcome)
 
 
 class WatchedOutputs(vllm_adapter.OutputProcessor):
@@ -140,7 +164,7 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
                 # The last chunk of a session that had answered all others ends it.
                 watch.end(before, None)
             else:
-                watch.ask(before, request)
+                before.ropeswitch.asked = placement_of(request)
 
     # Called for every output of every request, so it is kept short.
     def _update_stats_from_output(self, state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
@@ -155,35 +179,17 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
         tokens = len(output.new_token_ids)
         if not tokens and output.pooling_output is None:
             return
-        now, prefill = stats.last_token_ts, output.prefill_stats
+        now = stats.last_token_ts
         if state.is_prefilling:
-            # Repeated for each chunk of a session.
-            _report(track, iteration)
-            if track.waited is not None:
-                watch.move(track, state.prompt_len, state.prompt_len)
-            track.first, track.reported = track.band_set, now
-            watch.live(track, GENERATING)
-            track.waited = stats.first_token_latency
-            prompt = prefill.num_prompt_tokens if prefill is not None else 0
-            step = _step(iteration)
-            step.begun.append(track)
-            step.firsts.append((track.band_set, stats.first_token_latency, prompt, tokens))
+            watch.first(track, state, output.prefill_stats, tokens)
             return
-        if prefill is not None:
-            # The engine reports a switch; its statistics lack the last token, whose keys no prefill computes.
-            _report(track, iteration)
-            watch.move(track, state.prompt_len, prefill.num_prompt_tokens + 1)
-            watch.live(track, GENERATING)
+        if output.prefill_stats is not None:
+            watch.switch(track, state, output.prefill_stats, now - before)
         track.gaps.append(now - before)
         track.tokens += tokens
-        if prefill is not None:
-            track.later.append(track.band_set[1])
-            computed, cached = prefill.num_computed_tokens, prefill.num_cached_tokens
-            track.recomputed += computed
-            _step(iteration).switches.append((track.band_set, now - before, computed, cached))
         if now - track.reported >= REPORT_SECONDS:
             track.reported = now
-            _report(track, iteration)
+            watch.report(track)
 
     def _update_stats_from_finished(self, state: Any, finish_reason: Any, iteration: Any) -> None:
         super()._update_stats_from_finished(state, finish_reason, iteration)
@@ -192,12 +198,11 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
         track = state.ropeswitch
         watch.live(track, None)
         if iteration is None or track.outcome is not None:
-            # Nothing is measured, or it was counted as ended with an error.
             return
-        _report(track, iteration)
-        track.outcome = str(finish_reason)
+        watch.report(track)
+        track.outcome = outcome = str(finish_reason)
         times = iteration.finished_requests[-1]
-        _step(iteration).finished.append(Finished(track.first, track.band_set, track.outcome, times))
+        watch.metrics.add_finished(track.engine, track.first, track.band_set, outcome, times)
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         outcome, states = _why(), dict(self.request_states)
@@ -220,44 +225,46 @@ class WatchedOutputs(vllm_adapter.OutputProcessor):
             super().do_tracing(output, state, iteration)
 
 
-class StepLogger(vllm_adapter.AggregateStatLoggerBase):
-    """Adds the values of a step to the per-length metrics, as one of vLLM's stat loggers.
-
-    It is appended to the engine client's loggers. The entry point ``vllm.stat_logger_plugins`` would make it before there is
-    a ladder, and would measure even with ``--disable-log-stats``.
-    """
-
-    def __init__(self, metrics: LengthMetrics) -> None:
-        self._metrics = metrics
-
-    def record(
-        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
-    ) -> None:
-        if (step := getattr(iteration_stats, KEPT, None)) is not None:
-            self._metrics.add_step(step, engine_idx)
-
-    def log_engine_initialized(self) -> None:
-        """Log nothing."""
-
-
-def _report(track: Track, iteration: Any) -> None:
-    """Add a sequence's unreported outputs to a step."""
-    if track.gaps:
-        _step(iteration).later.append(track.take_unreported())
-
-
-def _step(iteration: Any) -> Step:
-    """Return our statistics of a step, which upstream's statistics carry."""
-    try:
-        step: Step = iteration.ropeswitch
-    except AttributeError:
-        step = iteration.ropeswitch = Step()
-    return step
-
-
 def _why() -> str:
     """Return an abort's outcome by the exception being handled; ``AsyncLLM.generate`` and ``encode`` abort as they end."""
     error = sys.exception()
     if error is None:
         return "abort"
     return "disconnect" if isinstance(error, asyncio.CancelledError | GeneratorExit) else "error"
+
+
+def start(engine_client: Any, ladder: EngineLadder) -> LengthMetrics | None:
+    """Measure every request of a process from now on, and count those that its front refuses.
+
+    Args:
+        engine_client: ``vllm.v1.engine.async_llm.AsyncLLM``, which has had no request yet.
+        ladder: Its engines' ladder.
+
+    Returns:
+        The metrics; None with ``--disable-log-stats``, where vLLM measures nothing.
+    """
+    if engine_client.logger_manager is None:
+        return None
+    metrics = LengthMetrics(ladder.sets, engine_client.model_config.served_model_name)
+    engine_client.output_processor.ropeswitch = OutputWatch(ladder, metrics, engine_finder(engine_client.engine_core))
+    refusal.listeners.append(metrics.count_rejection)
+    return metrics
+
+
+def engine_finder(client: Any) -> Callable[[str], int | None]:
+    """Return a function from a request's internal ID to the index of its engine, or to None if none is chosen yet.
+
+    Args:
+        client: ``vllm.v1.engine.core_client.AsyncMPClient``, which knows one engine, or ``DPLBAsyncMPClient``, which has
+            chosen one of several.
+    """
+    indexes: dict[bytes, int] = dict(zip(client.core_engines, client.engine_ranks_managed, strict=True))
+    if len(indexes) == 1:
+        [only] = indexes.values()
+        return lambda _: only
+
+    def find(request_id: str) -> int | None:
+        engine = client.reqs_in_flight.get(request_id)
+        return None if engine is None else indexes[engine]
+
+    return find

@@ -10,13 +10,7 @@ TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens waiting to be computed, by 
 
 
 class QueueMetrics:
-    """The gauges of one API server process, made after vLLM has set Prometheus up.
-
-    Args:
-        queue: The waiting prompts of this process.
-        model_name: The value of the label, as in vLLM's own metrics.
-        registry: Where to register the gauges.
-    """
+    """The gauges of one API server process and its waiting prompts, made after vLLM has set Prometheus up."""
 
     def __init__(self, queue: Admission, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
         self._queue = queue

@@ -12,14 +12,8 @@ PATHS = frozenset({"/metrics", "/metrics/"})
 SECONDS = 2.0
 # Name and help text of each gauge, by its key in an engine's report.
 GAUGES = {
-    "target_seconds": (
-        "ropeswitch_step_latency_target_seconds",
-        "Target seconds of a step while requests wait.",
-    ),
-    "error": (
-        "ropeswitch_step_time_error_ratio",
-        "Mean relative error of the predicted times of recent steps.",
-    ),
+    "target_seconds": ("ropeswitch_step_latency_target_seconds", "Target seconds of a step while requests wait."),
+    "error": ("ropeswitch_step_time_error_ratio", "Mean relative error of the predicted times of recent steps."),
     "next_set_tokens": (
         "ropeswitch_next_set_prefill_tokens",
         "Tokens prefilled in the background for the next factor set of decoding requests, since the start.",
@@ -73,14 +67,9 @@ class SchedulingMetrics:
 
 
 async def fresh(scheduling: SchedulingMetrics | None, scope: Scope) -> Scope:
-    """Refresh the gauges before ``/metrics`` is answered.
+    """Refresh the gauges, if any; return the scope of a request to ``/metrics`` without headers that are not UTF-8.
 
-    Args:
-        scheduling: The gauges of the engines, None without length-aware scheduling.
-        scope: The request's scope.
-
-    Returns:
-        The scope without headers that prometheus-client cannot read.
+    prometheus-client fails on others in ``Accept``.
     """
     if scheduling is not None:
         await scheduling.refresh()
@@ -88,7 +77,6 @@ async def fresh(scheduling: SchedulingMetrics | None, scope: Scope) -> Scope:
 
 
 def _is_readable(header: tuple[bytes, bytes]) -> bool:
-    """Whether a header is UTF-8; prometheus-client fails on others in ``Accept``."""
     try:
         header[1].decode()
     except UnicodeDecodeError:

@@ -4,7 +4,7 @@ A histogram has one series per bucket and combination, so combinations and bucke
 ladder alone: every process, and every start, exposes the same series.
 """
 
-from collections.abc import Collection, Iterable
+from itertools import product
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.metrics.bands import OTHER, Bands
@@ -56,14 +56,6 @@ def series(instrument: Instrument, ratio: float) -> int:
     return max(len(instrument.values), 1)
 
 
-def outside_series(bands: Bands) -> int:
-    """Return the number of series for requests that never reached an engine: by outcome, and rejected ones by reason."""
-    # Prompts may also be longer than the ladder, or of no known length.
-    named = len(bands.names) + 2
-    by_outcome = named + len(OUTSIDE) - 1
-    return by_outcome + named * len(LENGTH_REASONS) + len(REASONS) - len(LENGTH_REASONS)
-
-
 class SeriesPlan:
     """The series of one ladder.
 
@@ -73,61 +65,57 @@ class SeriesPlan:
     """
 
     def __init__(self, ladder: FactorLadder) -> None:
-        """
-        Args:
-            ladder: The engine's ladder.
-        """
         self.bands = bands = Bands(ladder)
-        self._ladder = ladder
-        left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(ladder.sets) - outside_series(bands)
-        likely, unlikely = set(self._likely()), list(self._unlikely())
-        cheap = {(each, band_set) for each, band_set in unlikely if each.kind != "histogram"}
-        fitting = (
-            ratio for wanted in (likely | cheap, likely) for ratio in RATIOS if self._cost(wanted, ratio) <= left
-        )
-        self.ratio = next(fitting, RATIOS[-1])
+        self._sets = ladder.names
+        # Requests that never reached an engine, by outcome, and rejected ones by reason. Their prompts may also be longer
+        # than the ladder, or of no known length.
+        lengths = len(bands.names) + 2
+        outside = lengths * (1 + len(LENGTH_REASONS)) + len(OUTSIDE) - 1 + len(REASONS) - len(LENGTH_REASONS)
+        left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(self._sets) - outside
+        likely, every = self._likely(), self._every()
+        cheap = {(each, band_set) for each, band_set in every if each.kind != "histogram"}
+        self.ratio = RATIOS[-1]
+        for wanted, ratio in product(({*likely, *cheap}, set(likely)), RATIOS):
+            costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
+            if sum(costs.values()) + sum(costs[each] for each, _ in wanted) <= left:
+                self.ratio = ratio
+                break
         costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
         # Combinations without their own series are counted together under one band and set.
         left -= sum(costs.values())
-        shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}
-        for instrument, band_set in (*self._likely(), *unlikely):
-            if band_set not in shown[instrument] and costs[instrument] <= left:
-                shown[instrument].add(band_set)
+        self._shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}
+        for instrument, band_set in dict.fromkeys((*likely, *every)):
+            if costs[instrument] <= left:
+                self._shown[instrument].add(band_set)
                 left -= costs[instrument]
-        self._shown = shown
 
     def labels(self, instrument: Instrument, band_set: BandSet) -> tuple[str, str]:
         """Return the values of ``input_sequence_length`` and ``factor_set`` for a band and set in a metric."""
         if band_set not in self._shown[instrument]:
             return OTHER, OTHER
-        return self.bands.names[band_set[0]], self._ladder.names[band_set[1]]
+        return self.bands.names[band_set[0]], self._sets[band_set[1]]
 
     def shown(self, instrument: Instrument) -> frozenset[BandSet]:
         """Return the bands and sets that have their own series in a metric."""
         return frozenset(self._shown[instrument])
 
-    def _likely(self) -> Iterable[tuple[Instrument, BandSet]]:
-        """Yield the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
-        starts = list(enumerate(self.bands.sets))
+    def _likely(self) -> list[tuple[Instrument, BandSet]]:
+        """Return the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
+        sets = self.bands.sets
+        starts = list(enumerate(sets))
         # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
-        nearest = sorted(starts, key=lambda start: (self._steps_to_end(start), start))
-        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._ladder.sets)]
+        nearest = sorted(starts, key=lambda start: (sets[start[0] + 1 :].count(start[1]), start))
+        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._sets)]
+        likely: list[tuple[Instrument, BandSet]] = []
         # Counters and gauges cost almost nothing.
         for kind in ("counter", "gauge", "histogram"):
             instruments = [instrument for instrument in INSTRUMENTS if instrument.kind == kind]
-            yield from ((each, band_set) for band_set in starts for each in instruments if each.starting)
-            yield from ((each, band_set) for band_set in later for each in instruments if each.crossing)
+            likely += [(each, band_set) for band_set in starts for each in instruments if each.starting]
+            likely += [(each, band_set) for band_set in later for each in instruments if each.crossing]
+        return likely
 
-    def _unlikely(self) -> Iterable[tuple[Instrument, BandSet]]:
-        """Yield the other series too: for sets that requests name, and those that they reach after two or more switches."""
-        band_sets = [(band, index) for index in range(len(self._ladder.sets)) for band in range(len(self.bands.names))]
-        for instrument in sorted(INSTRUMENTS, key=lambda each: each.kind):
-            yield from ((instrument, band_set) for band_set in band_sets)
-
-    def _steps_to_end(self, start: BandSet) -> int:
-        """Return the number of bands between this one and the last of its set."""
-        return sum(index == start[1] for index in self.bands.sets[start[0] + 1 :])
-
-    def _cost(self, wanted: Collection[tuple[Instrument, BandSet]], ratio: float) -> int:
-        costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
-        return sum(costs.values()) + sum(costs[instrument] for instrument, _ in wanted)
+    def _every(self) -> list[tuple[Instrument, BandSet]]:
+        """Return all series, also for sets that requests name or reach after two or more switches."""
+        by_kind = sorted(INSTRUMENTS, key=lambda each: each.kind)
+        places = product(range(len(self._sets)), range(len(self.bands.names)))
+        return [(each, (band, index)) for each, (index, band) in product(by_kind, places)]

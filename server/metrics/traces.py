@@ -1,4 +1,4 @@
-"""Adds attributes to the spans of vLLM's output processor (``length_metrics/outputs.py``).
+"""Adds attributes to the spans of vLLM's output processor (``outputs.py``).
 
 why: vLLM's request spans (``--otlp-traces-endpoint``) have neither the factor set nor the cost of a switch.
 what differs: each span named ``llm_request`` also has the attributes of :func:`attributes`.
@@ -28,33 +28,23 @@ class AddAttributes(SpanProcessor):
     """Adds the attributes of the request being traced to its span; it reads them from a context variable."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        if (noted := _of_span.get()) is not None:
-            span.set_attributes(noted)
+        if (ours := _of_span.get()) is not None:
+            span.set_attributes(ours)
 
 
 def start(processor: Any, ladder: FactorLadder) -> None:
-    """Add our attributes to the spans of a process from now on.
-
-    Args:
-        processor: ``WatchedOutputs`` with ``tracing_enabled`` and metrics.
-        ladder: The engines' ladder.
+    """Add our attributes to the spans of a ``WatchedOutputs`` with ``tracing_enabled`` and metrics.
 
     Raises:
         AttributeError: when the installed trace provider is not that of OpenTelemetry's SDK; we cannot extend its spans.
     """
     provider: Any = trace.get_tracer_provider()
     provider.add_span_processor(AddAttributes())
-    processor.ropeswitch.spans = partial(_noting, Bands(ladder), ladder.names)
+    processor.ropeswitch.spans = partial(_adding, Bands(ladder), ladder.names)
 
 
 def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
-    """Return the attributes that a sequence's span has in addition to upstream's ``gen_ai.*``.
-
-    Args:
-        track: The sequence.
-        bands: The length bands.
-        sets: The names of the factor sets.
-    """
+    """Return the attributes that a sequence's span has in addition to upstream's ``gen_ai.*``."""
     return {
         "ropeswitch.length_band": bands.names[track.first[0]],
         "ropeswitch.factor_set": sets[track.first[1]],
@@ -66,7 +56,7 @@ def attributes(track: Track, bands: Bands, sets: Sequence[str]) -> Attributes:
 
 
 @contextmanager
-def _noting(bands: Bands, sets: Sequence[str], track: Track) -> Iterator[None]:
+def _adding(bands: Bands, sets: Sequence[str], track: Track) -> Iterator[None]:
     """Give the span that is made in this context the attributes of a sequence."""
     token = _of_span.set(attributes(track, bands, sets))
     try:

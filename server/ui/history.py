@@ -8,15 +8,13 @@ from collections import deque
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, Field
 
-from ropeswitch.server.metrics import instruments
 from ropeswitch.server.metrics.bands import Bands
-from ropeswitch.server.metrics.instruments import Instrument
+from ropeswitch.server.metrics.instruments import GAP, TTFT
 from ropeswitch.server.ui.readings import Buckets, Readings, quantile
 
 _LOG = logging.getLogger(__name__)
 SECONDS = 15.0
 POINTS = 60
-_LATENCIES = (instruments.TTFT, instruments.GAP)
 
 
 class BandLatency(BaseModel):
@@ -35,18 +33,14 @@ class LatencyPoint(BaseModel):
 
 
 class History:
-    """Samples the latency histograms every :data:`SECONDS`, and keeps the last :data:`POINTS` intervals.
-
-    Args:
-        registry: The registry that ``/metrics`` reads.
-        bands: The length bands of the metrics.
-    """
+    """Samples the latency histograms in ``registry`` every :data:`SECONDS`, and keeps the last :data:`POINTS` intervals."""
 
     def __init__(self, registry: CollectorRegistry, bands: Bands) -> None:
         self._registry = registry
-        self._bands = bands
+        self._bands = bands.names
         self._points: deque[tuple[float, list[BandLatency]]] = deque(maxlen=POINTS)
-        self._before: dict[tuple[Instrument, str], Buckets] = {}
+        # Buckets of the time to first token and of the gaps, by band.
+        self._before: dict[str, list[Buckets]] = {}
 
     async def watch(self) -> None:
         """Sample for as long as the server runs."""
@@ -61,21 +55,15 @@ class History:
 
     def sample(self) -> None:
         """Read the histograms, which ends an interval."""
-        readings, first = Readings(self._registry), not self._before
+        readings, before = Readings(self._registry), self._before
         found = {
-            (instrument, band): readings.buckets(instrument, input_sequence_length=band)
-            for instrument in _LATENCIES
-            for band in self._bands.names
+            band: [readings.buckets(each, input_sequence_length=band) for each in (TTFT, GAP)] for band in self._bands
         }
-        if not first:
-            latencies = [
-                BandLatency(
-                    length_band=band,
-                    time_to_first_token=_p95(self._before[instruments.TTFT, band], found[instruments.TTFT, band]),
-                    inter_token_latency=_p95(self._before[instruments.GAP, band], found[instruments.GAP, band]),
-                )
-                for band in self._bands.names
-            ]
+        if before:
+            latencies = []
+            for band in self._bands:
+                first, gap = (_p95(*pair) for pair in zip(before[band], found[band], strict=True))
+                latencies.append(BandLatency(length_band=band, time_to_first_token=first, inter_token_latency=gap))
             self._points.append((time.monotonic(), latencies))
         self._before = found
 

@@ -12,14 +12,8 @@ router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
 # Files that the pages load; a page itself is served only at a URL without a suffix.
-_TYPES = {
-    "app.js": "text/javascript",
-    "chat.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "lines.js": "text/javascript",
-    "picture.js": "text/javascript",
-    "style.css": "text/css",
-}
+_TYPES = dict.fromkeys(("app.js", "chat.js", "lines.js", "picture.js"), "text/javascript")
+_TYPES |= {"icon.svg": "image/svg+xml", "style.css": "text/css"}
 # The pages hold an API key: they run only their own scripts, connect only to their own server and cannot be framed.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

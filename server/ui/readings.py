@@ -1,6 +1,6 @@
 """Reads the per-length metrics as Prometheus would: sums over labels, and quantiles of histograms."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf
@@ -28,11 +28,7 @@ class Times(BaseModel):
 
 
 class Readings:
-    """The metrics of all API server processes and engines at one moment.
-
-    Args:
-        registry: The registry that ``/metrics`` reads.
-    """
+    """The metrics of all API server processes and engines at one moment, from the registry that ``/metrics`` reads."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._samples: defaultdict[str, list[Sample]] = defaultdict(list)
@@ -41,13 +37,12 @@ class Readings:
                 for sample in family.samples:
                     self._samples[sample.name].append(sample)
 
-    def total(self, name: str, **labels: str) -> int:
-        """Return the sum of a counter's or a gauge's samples that have these labels."""
-        return round(sum(sample.value for sample in self._with(name, labels)))
-
-    def values(self, name: str, *labels: str) -> set[tuple[str, ...]]:
-        """Return the combinations of these labels' values in all samples of a metric."""
-        return {tuple(sample.labels[each] for each in labels) for sample in self._samples.get(name, ())}
+    def sums(self, name: str, *labels: str) -> Counter[tuple[str, ...]]:
+        """Return a counter's or a gauge's values, summed by the values of these labels."""
+        sums: Counter[tuple[str, ...]] = Counter()
+        for sample in self._samples.get(name, ()):
+            sums[tuple(sample.labels[each] for each in labels)] += round(sample.value)
+        return sums
 
     def times(self, instrument: Instrument, **labels: str) -> Times:
         """Return mean and quantiles over all samples of a histogram that have these labels."""
@@ -77,14 +72,9 @@ Buckets = Sequence[tuple[float, float]]
 
 
 def quantile(buckets: Buckets, q: float) -> float:
-    """Return a quantile as Prometheus's ``histogram_quantile`` does (``promql/quantile.go``, ``bucketQuantile``).
+    """Return a quantile, ``q`` above 0, as Prometheus's ``histogram_quantile`` does (``promql/quantile.go``).
 
-    Args:
-        buckets: The histogram's buckets.
-        q: Above 0 and at most 1.
-
-    Returns:
-        A value inside the bucket with the quantile's rank; where that is the last bucket, the last finite bound.
+    It is inside the bucket with the quantile's rank; where that is the last bucket, it is the last finite bound.
     """
     rank = q * buckets[-1][1]
     for (start, below), (end, count) in pairwise([(0.0, 0.0), *buckets[:-1]]):

@@ -52,7 +52,6 @@ class RunningSequences:
 
     @property
     def total(self) -> int:
-        """The number of sequences in flight."""
         return len(self._states)
 
     async def read(self) -> list[RunningSequence]:

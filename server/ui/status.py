@@ -94,6 +94,50 @@ class Status(BaseModel):
     figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of one API server process: metrics, sequences in flight, history, and the names of the sets."""
+
+    metrics: LengthMetrics
+    running: RunningSequences
+    history: History
+    names: Sequence[str]
+
+    def figures(self, readings: Readings, running: list[RunningSequence]) -> Figures:
+        """Return the figures, given the metrics of all API server processes and this one's sequences in flight."""
+        bands = self.metrics.plan.bands
+        outcomes = readings.sums(instruments.REQUESTS.name, "outcome")
+        rejections = readings.sums(instruments.REJECTIONS, "reason")
+        return Figures(
+            live=_live(readings, bands, self.names),
+            process=os.getpid(),
+            # vLLM sets it where several processes share their metrics.
+            processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
+            running=running,
+            running_total=self.running.total,
+            history=self.history.read(),
+            events=self._events(),
+            latency=list(_latencies(readings, bands)),
+            switches=list(_switches(readings, self.names)),
+            outcomes={each: outcomes[(each,)] for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))},
+            rejections={each: count for each in instruments.REASONS if (count := rejections[(each,)])},
+        )
+
+    def _events(self) -> list[SwitchEvent]:
+        now, bands = time.monotonic(), self.metrics.plan.bands.names
+        return [
+            SwitchEvent(
+                seconds_ago=now - when,
+                length_band=bands[band],
+                factor_set=self.names[index],
+                recomputed_tokens=computed,
+                cached_tokens=cached,
+                stall=stall,
+            )
+            for when, (band, index), stall, computed, cached in reversed(list(self.metrics.recent_switches))
+        ]
+
+
 class StatusSource:
     """The data that the route reads, one of the server's parts.
 
@@ -104,7 +148,7 @@ class StatusSource:
         measured: The process's measurements; None with ``--disable-log-stats``.
     """
 
-    def __init__(self, model: str, rope: RopeInfo, registry: CollectorRegistry, measured: "Measured | None") -> None:
+    def __init__(self, model: str, rope: RopeInfo, registry: CollectorRegistry, measured: Measured | None) -> None:
         self.model = model
         self.measured = measured
         self._rope = rope
@@ -125,37 +169,11 @@ class StatusSource:
             return content
 
     def _content(self, running: list[RunningSequence]) -> bytes:
-        found, rope = None, self._rope
-        if self.measured is not None:
-            found = figures(Readings(self._registry), self.measured, running, rope.sets)
-        status = Status(
-            model=self.model,
-            version=version("ropeswitch"),
-            vllm_version=rope.vllm_version,
-            sets=rope.sets,
-            policy=rope.policy,
-            angles=rope.angles,
-            max_model_len=rope.max_model_len,
-            figures=found,
+        found = None if self.measured is None else self.measured.figures(Readings(self._registry), running)
+        ladder = self._rope.model_dump(include={"sets", "policy", "angles", "max_model_len", "vllm_version"})
+        return (
+            Status(model=self.model, version=version("ropeswitch"), figures=found, **ladder).model_dump_json().encode()
         )
-        return status.model_dump_json().encode()
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of one API server process.
-
-    Attributes:
-        metrics: The metrics by length.
-        running: The sequences in flight.
-        history: The latencies of the last minutes.
-        names: The names of the factor sets.
-    """
-
-    metrics: LengthMetrics
-    running: RunningSequences
-    history: History
-    names: Sequence[str]
 
 
 @router.get("/v1/status", response_model=Status)
@@ -165,69 +183,23 @@ async def show_status(request: Request) -> Response:
     return Response(await source.read(), media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def figures(
-    readings: Readings, measured: Measured, running: list[RunningSequence], ladder: Sequence[FactorSetInfo]
-) -> Figures:
-    """Return the figures for a ladder.
-
-    Args:
-        readings: The metrics of all API server processes.
-        measured: What this process measures.
-        running: Its sequences in flight.
-        ladder: The sets in use, in order.
-    """
-    sets = [each.name for each in ladder]
-    bands = measured.metrics.plan.bands
-    requests = instruments.REQUESTS.name
-    reasons = {each: readings.total(instruments.REJECTIONS, reason=each) for each in instruments.REASONS}
-    return Figures(
-        live=list(_live(readings, bands, ladder)),
-        process=os.getpid(),
-        # vLLM sets it where several processes share their metrics.
-        processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
-        running=running,
-        running_total=measured.running.total,
-        history=measured.history.read(),
-        events=list(_events(measured)),
-        latency=list(_latencies(readings, bands)),
-        switches=list(_switches(readings, sets)),
-        outcomes={
-            each: readings.total(requests, outcome=each)
-            for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))
-        },
-        rejections={reason: count for reason, count in reasons.items() if count},
-    )
-
-
-def _events(measured: Measured) -> Iterable[SwitchEvent]:
-    now, bands = time.monotonic(), measured.metrics.plan.bands.names
-    for when, ((band, index), stall, computed, cached) in reversed(list(measured.metrics.recent_switches)):
-        yield SwitchEvent(
-            seconds_ago=now - when,
-            length_band=bands[band],
-            factor_set=measured.names[index],
-            recomputed_tokens=computed,
-            cached_tokens=cached,
-            stall=stall,
+def _live(readings: Readings, bands: Bands, sets: Sequence[str]) -> list[LiveRequests]:
+    """Return every band with the set of its prompts, and other pairs that have sequences."""
+    counts = readings.sums(instruments.LIVE.name, "input_sequence_length", "factor_set", "state")
+    starts = {(band, sets[index]) for band, index in zip(bands.names, bands.sets, strict=True)}
+    order = (*bands.names, *sets, OTHER).index
+    return [
+        LiveRequests(
+            length_band=band,
+            factor_set=name,
+            waiting=counts[band, name, instruments.WAITING],
+            generating=counts[band, name, instruments.GENERATING],
         )
-
-
-def _live(readings: Readings, bands: Bands, ladder: Sequence[FactorSetInfo]) -> Iterable[LiveRequests]:
-    """Yield every band with the set of its prompts, and other pairs that have sequences."""
-    name, sets = instruments.LIVE.name, [each.name for each in ladder]
-    ends = (
-        (band, next((each for each in ladder if each.max_length >= end), ladder[-1]))
-        for band, end in zip(bands.names, bands.ends, strict=True)
-    )
-    starts = [(band, each.name) for band, each in ends]
-    seen = readings.values(name, "input_sequence_length", "factor_set")
-    order = {each: position for position, each in enumerate((*bands.names, *sets, OTHER))}
-    for band, factor_set in sorted({*starts, *seen}, key=lambda pair: (order[pair[0]], order[pair[1]])):
-        here = {"input_sequence_length": band, "factor_set": factor_set}
-        waiting = readings.total(name, state=instruments.WAITING, **here)
-        generating = readings.total(name, state=instruments.GENERATING, **here)
-        if (band, factor_set) in starts or waiting or generating:
-            yield LiveRequests(length_band=band, factor_set=factor_set, waiting=waiting, generating=generating)
+        for band, name in sorted(
+            starts | {(band, name) for (band, name, _), count in counts.items() if count},
+            key=lambda pair: (order(pair[0]), order(pair[1])),
+        )
+    ]
 
 
 def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
@@ -242,16 +214,18 @@ def _latencies(readings: Readings, bands: Bands) -> Iterable[Latencies]:
             yield latencies
 
 
-def _switches(readings: Readings, sets: list[str]) -> Iterable[Switches]:
-    """Yield every set except the first, which no request switches into, and sets outside the ladder with switches."""
-    seen = {factor_set for (factor_set,) in readings.values(instruments.SWITCHES.name, "factor_set")}
-    for name in (*sets, *sorted(seen - {*sets, OTHER}), OTHER):
-        count = readings.total(instruments.SWITCHES.name, factor_set=name)
-        if name in sets[1:] or count:
+def _switches(readings: Readings, sets: Sequence[str]) -> Iterable[Switches]:
+    """Yield every set except the first, which no request switches into, and :data:`OTHER` if it has switches."""
+    counts, recomputed, cached = (
+        readings.sums(each.name, "factor_set")
+        for each in (instruments.SWITCHES, instruments.RECOMPUTED, instruments.CACHED)
+    )
+    for name in (*sets[1:], OTHER):
+        if name != OTHER or counts[(OTHER,)]:
             yield Switches(
                 factor_set=name,
-                count=count,
-                recomputed_tokens=readings.total(instruments.RECOMPUTED.name, factor_set=name),
-                cached_tokens=readings.total(instruments.CACHED.name, factor_set=name),
+                count=counts[(name,)],
+                recomputed_tokens=recomputed[(name,)],
+                cached_tokens=cached[(name,)],
                 stall=readings.times(instruments.STALL, factor_set=name),
             )

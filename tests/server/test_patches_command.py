@@ -18,7 +18,7 @@ from ropeswitch.server.patches import SERVER_PATCHES
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
 BUILDER = "vllm.model_executor.model_loader.base_loader.initialize_model"
-RECORD = "vllm.v1.metrics.loggers.StatLoggerManager.record"
+RECORD = "vllm.v1.engine.output_processor.OutputProcessor.do_tracing"
 TEXT = "vllm.entrypoints.launchers.launcher.setup_server"
 
 

@@ -9,12 +9,11 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
-from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.model_patches.switch.placement import asked_placement
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
-from ropeswitch.server.metrics.outputs import OutputWatch, StepLogger, WatchedOutputs
+from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs
 from tests.server.length_metrics.ladders import ladder, read, total
 from tests.server.placing import engine_ladder
 
@@ -24,15 +23,14 @@ SHORT, MIDDLE, LONG = "1-10", "11-20", "21-64"
 
 
 class Server:
-    """An API server process without a server: upstream's output processor and stat loggers, of which ours are one."""
+    """An API server process without a server, whose requests go to the engine ``engine``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.engine = 0
         metrics = LengthMetrics(LADDER, "m", self.registry)
         self.processor = WatchedOutputs(None, log_stats=True)
-        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), metrics, {"lost": None}.get)
-        self.manager = StatLoggerManager.__new__(StatLoggerManager)
-        self.manager.stat_loggers = [StepLogger(metrics)]
+        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), metrics, lambda _: self.engine)
         self.now = 100.0
 
     def add(
@@ -46,12 +44,10 @@ class Server:
         queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
         self.processor.add_request(request(name, prompt, forced, policy), None, parent, 0, queue)
 
-    def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5, engine: int = 0) -> None:
+    def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5) -> None:
         """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
         self.now += seconds
-        iteration = IterationStats()
-        self.processor.process_outputs(list(outputs), self.now, iteration)
-        self.manager.record(engine_idx=engine, scheduler_stats=None, iteration_stats=iteration, mm_cache_stats=None)
+        self.processor.process_outputs(list(outputs), self.now, IterationStats())
 
     def value(self, name: str, **labels: str) -> float:
         return total(read(self.registry), f"ropeswitch_{name}", **labels)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,17 +11,15 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import FinishReason
 from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
-from vllm.v1.metrics.loggers import StatLoggerManager
 from vllm.v1.metrics.stats import PrefillStats
 
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.metrics import start as start_module
+from ropeswitch.server.metrics import outputs
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
-from ropeswitch.server.metrics.outputs import WatchedOutputs
-from ropeswitch.server.metrics.start import engine_finder, start
+from ropeswitch.server.metrics.outputs import WatchedOutputs, engine_finder, start
 from ropeswitch.server.metrics.traces import attributes
 from tests.server.length_metrics.ladders import read
 from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
@@ -130,25 +127,27 @@ def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
 
 
 def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
+    server.engine = 1
     server.add("a", 1)
-    server.step(first("a", 1), engine=1)
+    server.step(first("a", 1))
     counts = []
     for _ in range(5):
-        server.step(output("a", tokens=2), seconds=0.4, engine=1)
+        server.step(output("a", tokens=2), seconds=0.4)
         counts.append(server.value("generated_tokens_total", engine="1"))
     assert counts == [1, 1, 7, 7, 7]
     assert server.count("inter_token_latency", engine="1") == 3
-    server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1, engine=1)
+    server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1)
     assert server.value("generated_tokens_total", engine="1") == 12
     assert server.count("inter_token_latency", engine="1") == 6
     assert server.value("inter_token_latency_seconds_sum", engine="1") == pytest.approx(2.1)
 
 
 def test_tokens_of_a_stream_that_ends_early_are_all_told(server: Server) -> None:
+    server.engine = 1
     for name in ("a", "b"):
         server.add(name, 2)
-        server.step(first(name, 2), engine=1)
-        server.step(output(name), seconds=0.1, engine=1)
+        server.step(first(name, 2))
+        server.step(output(name), seconds=0.1)
     assert server.value("generated_tokens_total") == 2
     server.processor.abort_requests(["a"], internal=True)
     assert server.value("generated_tokens_total", engine="1") == 3
@@ -169,9 +168,10 @@ def test_a_set_that_is_asked_for_stays(server: Server) -> None:
 
 def test_engines_have_their_own(server: Server) -> None:
     for name, engine in (("a", 0), ("b", 1), ("c", 1)):
+        server.engine = engine
         server.add(name, 15)
-        server.step(first(name, 15), engine=engine)
-        server.step(output(name, reason=FinishReason.STOP), engine=engine)
+        server.step(first(name, 15))
+        server.step(output(name, reason=FinishReason.STOP))
     assert [server.value("requests_total", engine=str(engine)) for engine in (0, 1)] == [1, 2]
     assert [server.value("prompt_tokens_total", engine=str(engine)) for engine in (0, 1)] == [15, 30]
 
@@ -293,28 +293,35 @@ def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
     assert not any(read(server.registry).values())
 
 
-def test_what_is_seen_is_recorded_after_vllm_s_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        start_module, "LengthMetrics", partial(LengthMetrics, registry=(registry := CollectorRegistry()))
-    )
+def test_the_engine_is_found_once_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With several engines, the client chooses one after the output processor has the request, and forgets it early."""
+    monkeypatch.setattr(outputs, "LengthMetrics", partial(LengthMetrics, registry=(registry := CollectorRegistry())))
     monkeypatch.setattr(refusal, "listeners", [])
-    upstream, manager = Mock(), StatLoggerManager.__new__(StatLoggerManager)
-    manager.stat_loggers = [upstream]
-    processor = WatchedOutputs(None, log_stats=True)
-    core = SimpleNamespace(core_engines=[b"0"], engine_ranks_managed=[2])
-    model = SimpleNamespace(served_model_name="m")
+    core = SimpleNamespace(core_engines=[b"0", b"1"], engine_ranks_managed=[0, 2], reqs_in_flight={})
+    server = Server()
+    server.processor, server.registry = WatchedOutputs(None, log_stats=True), registry
     start(
-        SimpleNamespace(output_processor=processor, logger_manager=manager, engine_core=core, model_config=model),
+        SimpleNamespace(
+            output_processor=server.processor,
+            logger_manager=(),
+            engine_core=core,
+            model_config=SimpleNamespace(served_model_name="m"),
+        ),
         engine_ladder(LADDER),
     )
-    server = Server()
-    server.processor, server.manager, server.registry = processor, manager, registry
-    upstream.record.side_effect = lambda *_, **__: counts.append(server.value("generated_tokens_total"))
-    counts: list[float] = []
-    server.add("a", 5)
-    server.step(first("a", 5), engine=2)
-    server.step(output("a", reason=FinishReason.STOP), engine=2)
-    assert counts == [0, 1] and server.value("generated_tokens_total", engine="2") == 2
+
+    async def one_output() -> None:
+        server.add("a", 5)
+        core.reqs_in_flight["a"] = b"1"
+        await asyncio.sleep(0)
+        del core.reqs_in_flight["a"]
+        last = first("a", 5)
+        last.finish_reason = FinishReason.STOP
+        server.step(last)
+
+    asyncio.run(one_output())
+    for name in ("generated_tokens_total", "requests_total"):
+        assert server.value(name, engine="2") == server.value(name) == 1, name
 
 
 def test_what_comes_after_an_error_is_not_counted(server: Server) -> None:

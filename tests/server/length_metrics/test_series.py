@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.metrics import instruments
 from ropeswitch.server.metrics.bands import OTHER
 from ropeswitch.server.metrics.instruments import GAP, INSTRUMENTS, TTFT
-from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from ropeswitch.server.metrics.series import (
     MOST_SERIES,
@@ -28,7 +27,6 @@ from ropeswitch.server.metrics.series import (
     SeriesPlan,
     bounds,
 )
-from ropeswitch.server.metrics.track import Track
 from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read
 
 TIMES = SimpleNamespace(
@@ -39,23 +37,18 @@ TIMES = SimpleNamespace(
     mean_time_per_output_token=0.1,
     num_generation_tokens=21,
 )
-STATE = SimpleNamespace(external_req_id="a", prompt_len=1, lora_name=None, stats=None)
 
 
 def use(metrics: LengthMetrics, band_set: BandSet) -> None:
     """Everything that can happen to a sequence in a band and set."""
-    step = Step()
-    for policy, forced in (("length", False), ("reserve", False), ("length", True)):
-        track = Track(Placement(band_set[1], "", "", policy, forced), STATE)
-        track.first = band_set
-        step.begun.append(track)
-    step.later.append((band_set, [0.05], 1))
-    step.firsts.append((band_set, 0.5, 100, 1))
-    step.switches.append((band_set, 0.3, 50, 50))
+    for chosen_by in instruments.POLICY_VALUES:
+        metrics.add_first(0, band_set, 0.5, 100, 1, chosen_by)
+    metrics.add_later(0, band_set, [0.05], 1)
+    metrics.add_switch(0, band_set, 0.3, 50, 50)
     for state in instruments.LIVE.values:
         metrics.add_live(band_set, state, 1)
-    step.finished += [Finished(band_set, band_set, outcome, TIMES) for outcome in instruments.OUTCOMES]
-    metrics.add_step(step, 0)
+    for outcome in instruments.OUTCOMES:
+        metrics.add_finished(0, band_set, band_set, outcome, TIMES)
 
 
 def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
@@ -137,9 +130,7 @@ def test_nothing_is_there_before_it_is_used() -> None:
     registry = CollectorRegistry()
     metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
     assert read(registry) == {}
-    step = Step()
-    step.later.append(((0, 0), [0.05], 1))
-    metrics.add_step(step, 0)
+    metrics.add_later(0, (0, 0), [0.05], 1)
     gaps = {f"{GAP.name}_{part}" for part in ("bucket", "sum", "count")}
     assert {name for name, _ in read(registry)} == {*gaps, instruments.GENERATED_TOKENS.name}
 

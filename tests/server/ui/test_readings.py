@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 
-from ropeswitch.server.metrics.collectors import StepHistogram
 from ropeswitch.server.metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
 from ropeswitch.server.metrics.series import bounds
 from ropeswitch.server.ui.readings import Readings, Times
@@ -18,9 +17,11 @@ RATIO = 1.1
 def observed(*parts: tuple[str, list[float]], by: Instrument = TTFT) -> Readings:
     """Readings of one histogram, which has seen these seconds of each factor set."""
     registry = CollectorRegistry()
-    histogram = StepHistogram(by.name, by.text, ["factor_set"], buckets=bounds(by, RATIO), registry=registry)
+    histogram = Histogram(by.name, by.text, ["factor_set"], buckets=bounds(by, RATIO), registry=registry)
     for name, seconds in parts:
-        histogram.labels(name).add(*seconds)
+        labelled = histogram.labels(name)
+        for each in seconds:
+            labelled.observe(each)
     return Readings(registry)
 
 

@@ -16,7 +16,7 @@ from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.app.routes import rope_info
 from ropeswitch.server.metrics.instruments import GENERATING, WAITING
-from ropeswitch.server.metrics.length_metrics import Finished, LengthMetrics, Step
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.track import Track
 from ropeswitch.server.ui import status
 from ropeswitch.server.ui.history import POINTS, History
@@ -134,9 +134,9 @@ def test_live_requests_by_band_and_set(shown: Shown) -> None:
 
 def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown) -> None:
     for engine, index in ((0, 0), (1, 0), (0, 1)):
-        step = Step(firsts=[((0, index), 0.5, 100, 1)], finished=[Finished((0, index), (0, index), "stop", TIMES)])
-        step.later.append(((0, index), [0.05, 0.05], 2))
-        shown.metrics.add_step(step, engine)
+        shown.metrics.add_first(engine, (0, index), 0.5, 100, 1, "length")
+        shown.metrics.add_later(engine, (0, index), [0.05, 0.05], 2)
+        shown.metrics.add_finished(engine, (0, index), (0, index), "stop", TIMES)
     short, long = shown.figures()["latency"]
     assert (short["time_to_first_token"]["count"], short["inter_token_latency"]["count"]) == (3, 6)
     assert (short["end_to_end"]["count"], short["end_to_end"]["mean"]) == (3, pytest.approx(3.0))
@@ -147,7 +147,8 @@ def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown)
 
 
 def test_switches_and_refusals(shown: Shown) -> None:
-    shown.metrics.add_step(Step(switches=[((0, 1), 0.2, 50, 206), ((0, 1), 0.4, 6, 250)]), 0)
+    shown.metrics.add_switch(0, (0, 1), 0.2, 50, 206)
+    shown.metrics.add_switch(0, (0, 1), 0.4, 6, 250)
     shown.metrics.count_rejection("invalid")
     shown.metrics.count_rejection("prompt_tokens", 2000)
     shown.metrics.count_outside("disconnect")
@@ -163,9 +164,7 @@ def test_switches_and_refusals(shown: Shown) -> None:
 def test_what_has_no_series_of_its_own_has_a_row() -> None:
     """Two switches on, where the fine histograms have no room left."""
     shown = server(*SEVEN)
-    step = Step()
-    step.later.append(((0, 6), [0.05], 1))
-    shown.metrics.add_step(step, 0)
+    shown.metrics.add_later(0, (0, 6), [0.05], 1)
     rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures()["latency"]}
     assert rows.pop("other") == 1 and not any(rows.values())
 
@@ -238,7 +237,8 @@ def test_the_oldest_of_too_many_are_listed(shown: Shown) -> None:
 
 def test_history_is_of_each_interval_alone(shown: Shown) -> None:
     def answer(seconds: float) -> None:
-        shown.metrics.add_step(Step(firsts=[((0, 0), seconds, 100, 1)], later=[((0, 0), [seconds / 10], 1)]), 0)
+        shown.metrics.add_first(0, (0, 0), seconds, 100, 1, "length")
+        shown.metrics.add_later(0, (0, 0), [seconds / 10], 1)
 
     answer(5.0)
     assert shown.figures()["history"] == []
@@ -261,10 +261,12 @@ def test_history_is_of_each_interval_alone(shown: Shown) -> None:
 
 
 def test_the_newest_switch_comes_first(shown: Shown) -> None:
-    shown.metrics.add_step(Step(switches=[((0, 1), 0.2, 50, 206), ((0, 1), 0.4, 6, 250)]), 0)
+    shown.metrics.add_switch(0, (0, 1), 0.2, 50, 206)
+    shown.metrics.add_switch(0, (0, 1), 0.4, 6, 250)
     newest, oldest = shown.figures()["events"]
     names = ("length_band", "factor_set", "recomputed_tokens", "cached_tokens", "stall")
     assert [newest[name] for name in names] == [SHORT, "set1", 6, 250, 0.4]
     assert oldest["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= oldest["seconds_ago"]
-    shown.metrics.add_step(Step(switches=[((0, 1), 0.1, 1, 1)] * 60), 0)
+    for _ in range(60):
+        shown.metrics.add_switch(0, (0, 1), 0.1, 1, 1)
     assert len(shown.figures()["events"]) == 50
