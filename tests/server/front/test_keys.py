@@ -287,37 +287,6 @@ def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
     assert ring.match(b"new") and ring.match(b"fixed") and not ring.match(b"old")
 
 
-@pytest.mark.parametrize("change", ["place", "time", "size"])
-def test_what_shows_that_a_file_changed_long_ago(tmp_path: Path, change: str) -> None:
-    clock = Clock()
-    path = tmp_path / "keys"
-    path.write_text("one\n")
-    os.utime(path, ns=(0, 10**18))
-    ring = KeyRing([], str(path), clock=clock)
-    if change == "place":
-        other = tmp_path / "other"
-        other.write_text("two\n")
-        os.replace(other, path)
-    else:
-        path.write_text("two\n" if change == "time" else "two \n")
-    os.utime(path, ns=(0, 10**18 + (change == "time")))
-    clock.now += LOOK_SECONDS
-    assert ring.match(b"two") and not ring.match(b"one")
-
-
-def test_a_file_that_changes_twice_in_one_tick_is_read_twice(tmp_path: Path) -> None:
-    clock = Clock()
-    path = tmp_path / "keys"
-    path.write_text("one\n")
-    stamp = time.time_ns()
-    os.utime(path, ns=(stamp, stamp))
-    ring = KeyRing([], str(path), clock=clock)
-    path.write_text("two\n")
-    os.utime(path, ns=(stamp, stamp))
-    clock.now += LOOK_SECONDS
-    assert ring.match(b"two") and not ring.match(b"one")
-
-
 def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     path = tmp_path / "keys"
