@@ -104,7 +104,7 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
         body = {"prompt": tokens, "max_tokens": TOKENS, "temperature": 0, "logprobs": 1, "return_token_ids": True}
         for name in LADDER.names:
             answer = server.post("/v1/completions", body | {"model": f"mini@{name}", "ignore_eos": True})
-            assert (answer.status, answer.json["model"]) == (200, f"mini@{name}"), answer.text
+            assert (answer.status, answer.json["model"]) == (200, "mini"), answer.text
             [choice] = answer.json["choices"]
             reference = Reference.load(BUNDLED_MODEL, LADDER, name)
             reference.check(tokens, choice["token_ids"], choice["logprobs"]["token_logprobs"])
@@ -121,7 +121,6 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
             ("/tokenize", {"prompt": "A"}),
         ):
             assert server.post(path, request | {"model": "mini@r2"}).status == 200, path
-            assert "mini@r2" in server.post(path, request | {"model": "mini@r2"}).text or path == "/tokenize"
             unknown = server.post(path, request | {"model": "mini@nope"})
             assert unknown.status == 400 and "unknown factor set 'nope'" in unknown.text, unknown.text
             assert server.post(path, request | {"model": "other@r2"}).status == 404
