@@ -81,7 +81,7 @@ SERVER_PATCHES = (
     ),
 )
 
-_BODIES = "server/front/error_bodies.py"
+_BODIES = "server/front/refusal.py"
 _REFUSALS = "server/start/refusals.py"
 _TOKENS = "vllm.renderers.params.TokenizeParams"
 _WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
@@ -115,6 +115,7 @@ UPSTREAM_TEXTS = (
         for path in (
             "vllm.engine.arg_utils.EngineArgs.create_engine_config",
             "vllm.entrypoints.launchers.launcher.setup_server",
+            *_of("vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"),
         )
     ),
 )

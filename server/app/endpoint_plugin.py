@@ -28,7 +28,7 @@ from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.outputs import start as start_length_metrics
-from ropeswitch.server.metrics.queue_metrics import QueueMetrics
+from ropeswitch.server.metrics.queue_metrics import queue_gauges
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
 from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
@@ -96,7 +96,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
     front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
-    coroutines = [front.queue.watch(QueueMetrics(front.queue, name).refresh)]
+    coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
     registry = vllm_adapter.get_prometheus_registry()
@@ -120,7 +120,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
     )
-    rope, log = routes.rope_info(settings, model.max_model_len), args.ropeswitch_access_log
+    rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     parts = ServerParts(
         front=front,

@@ -1,5 +1,6 @@
 """``GET /v1/rope``, the factor sets in use, and ``GET /v1/models``, with the aliases if they are listed."""
 
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -7,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION
+from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 
 rope_router = APIRouter()
@@ -29,6 +30,14 @@ class FactorSetInfo(BaseModel):
     source: str = Field(description="Origin of its length, factors and scale.")
 
 
+class PatchInfo(BaseModel):
+    """One symbol of vLLM that ropeswitch replaces, wraps or subclasses."""
+
+    target: str
+    kind: str
+    file: str = Field(description="The module of ropeswitch that patches it.")
+
+
 class RopeInfo(BaseModel):
     """The ladder in use. A sequence of n tokens uses the first set with n <= max_length."""
 
@@ -38,18 +47,19 @@ class RopeInfo(BaseModel):
     policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
     max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
+    patches: list[PatchInfo]
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
 
 
 @rope_router.get("/v1/rope", response_model=RopeInfo)
 async def show_rope(request: Request) -> RopeInfo:
-    """List the factor sets in use."""
+    """List the factor sets in use and the patches applied."""
     info: RopeInfo = request.app.state.ropeswitch.rope_info
     return info
 
 
-def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
-    """Return the response of ``/v1/rope`` for an engine with these settings and this longest sequence, in tokens."""
+def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
+    """Return the response of ``/v1/rope`` for an engine with these settings, longest sequence (tokens) and patches."""
     sets = [
         FactorSetInfo(
             **{name: value for name, value in vars(each).items() if name != "factors"},
@@ -66,6 +76,7 @@ def rope_info(settings: RopeSettings, max_model_len: int) -> RopeInfo:
         policy=settings.policy,
         angles=settings.angles,
         max_model_len=max_model_len,
+        patches=[PatchInfo(target=each.target, kind=each.kind, file=each.file) for each in patches],
         vllm_version=VLLM_VERSION,
     )
 

@@ -34,7 +34,6 @@ from vllm.utils.system_utils import decorate_logs
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
-from vllm.v1.metrics.loggers import AggregateStatLoggerBase as AggregateStatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry as get_prometheus_registry
 
 from ropeswitch.factors.errors import UsageError

@@ -22,8 +22,7 @@ from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_n
 from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.server.app import engine_utilities, routes
 from ropeswitch.server.app.aliases import SEPARATOR, Aliases
-from ropeswitch.server.front.error_bodies import refusal_body
-from ropeswitch.server.front.refusal import invalid_body
+from ropeswitch.server.front.refusal import invalid_body, refusal_body
 from ropeswitch.server.front.state import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
 
@@ -93,12 +92,13 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
-    engine_utilities.check_process(in_play(engine_client.vllm_config))
+    patches = in_play(engine_client.vllm_config)
+    engine_utilities.check_process(patches)
     model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
-        rope_info=routes.rope_info(settings, model.max_model_len),
+        rope_info=routes.rope_info(settings, model.max_model_len, patches),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )

@@ -10,8 +10,7 @@ from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.front.body import Body
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.error_bodies import ERROR_EVENT, converted, converted_event, refusal_body
-from ropeswitch.server.front.refusal import Refusal
+from ropeswitch.server.front.refusal import ERROR_EVENT, Refusal, converted, converted_event, refusal_body
 from ropeswitch.server.front.state import REQUEST_ID, is_anthropic
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope
 
-from ropeswitch.server.front.error_bodies import refusal_body
-from ropeswitch.server.front.refusal import Refusal, head_late, head_too_large, refused
+from ropeswitch.server.front.refusal import Refusal, head_late, head_too_large, refusal_body, refused
 
 # Seconds for connections to close at shutdown; the server's requests have ended before that (life_cycle.py).
 LEAVING_SECONDS = 5

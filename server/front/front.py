@@ -77,7 +77,7 @@ class Front:
             front.check_headers(scope)
             body.check_declared()
             if counted:
-                front.count(key)
+                front.key_limits.begin(key)
         except RefusedError as error:
             context.refuse(error)
             await answer.refuse(error.refusal)
@@ -89,7 +89,7 @@ class Front:
                 fates.count(context, parts.length_metrics)
             front.queue.settle(context.entered.tickets)
             if counted:
-                front.key_limits.give_back(key)
+                front.key_limits.end(key)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
         try:
@@ -119,7 +119,7 @@ class Front:
             if state.is_metrics(path):
                 raise RefusedError(Refusal("invalid", 404, None, "The metrics have no WebSocket. Send GET /metrics."))
             front.check_headers(scope)
-            front.count(key)
+            front.key_limits.begin(key)
         except RefusedError as error:
             refused(error.refusal.reason, None)
             await refuse_websocket(error.refusal, receive, send)
@@ -131,4 +131,4 @@ class Front:
             # The server is shutting down.
             await refuse_websocket(error.refusal, receive, send)
         finally:
-            front.key_limits.give_back(key)
+            front.key_limits.end(key)

@@ -1,6 +1,7 @@
 """Who may send a request, by path, key and headers; and the front's parts in an API server process."""
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,14 +17,16 @@ from ropeswitch.server.front.flags import (
     QUEUED_TOKENS,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.keys import EVERYONE, KeyLimits, KeyRing, bearer
+from ropeswitch.server.front.limits.keys import KeyRing, bearer
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
-from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_headers
+from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_at_once, too_many_headers
 
 # Header of a request's ID; vLLM adds it to the responses of its handlers.
 REQUEST_ID = b"x-request-id"
 # Maximum bytes of a client's x-request-id: vLLM repeats it in every chunk of a stream and every message to the engine.
 LONGEST_ID = 256
+# Stands for all clients together if no key is required.
+EVERYONE = b"everyone"
 
 
 def route_path(scope: Scope) -> str:
@@ -69,6 +72,24 @@ def identify_request(scope: Scope) -> bytes | None:
         given = uuid.uuid4().hex.encode()
         scope["headers"] = [*scope["headers"], (REQUEST_ID, given)]
     return bytes(given) if len(given) <= LONGEST_ID else None
+
+
+class KeyLimits:
+    """Limits the requests in flight of each key, by its digest or :data:`EVERYONE`, to ``concurrency``."""
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self.in_flight: Counter[bytes] = Counter()
+
+    def begin(self, key: bytes) -> None:
+        """Count a request as in flight until :meth:`end`, or raise RefusedError."""
+        if self.in_flight[key] >= self._concurrency:
+            raise RefusedError(too_many_at_once(self._concurrency))
+        self.in_flight[key] += 1
+
+    def end(self, key: bytes) -> None:
+        """Count a request as ended: answered, or its client has disconnected."""
+        self.in_flight[key] -= 1
 
 
 class HeldBodies:
@@ -125,11 +146,6 @@ class FrontState:
             if name == b"x-vllm-priority" and _is_beyond_64_bits(priority := value.decode("latin-1")):
                 message = f"The header 'x-vllm-priority' is {priority[:40]!r}; it must be from -2**63 to 2**63 - 1."
                 raise RefusedError(Refusal("invalid", 400, None, message, param="x-vllm-priority"))
-
-    def count(self, key: bytes) -> None:
-        """Count a request as in flight; ``key_limits.give_back`` must follow, unless this raises RefusedError."""
-        if (refusal := self.key_limits.take(key)) is not None:
-            raise RefusedError(refusal)
 
 
 def _is_beyond_64_bits(text: str) -> bool:

@@ -57,12 +57,7 @@ class OutputWatch:
         self._numbers = count(1)
 
     def begin(self, state: Any, request: Any) -> None:
-        """Track a new sequence, also in its request's context.
-
-        Args:
-            state: Its ``vllm.v1.engine.output_processor.RequestState``.
-            request: Its ``vllm.v1.engine.EngineCoreRequest``.
-        """
+        """Track a new sequence, also in its request's context: a ``RequestState`` and an ``EngineCoreRequest`` of vLLM."""
         track = Track(placement_of(request), state)
         track.number = next(self._numbers)
         track.first = track.band_set = self._band_set(track, state.prompt_len)

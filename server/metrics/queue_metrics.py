@@ -1,5 +1,7 @@
 """Gauges of waiting requests and tokens by length class; autoscaling uses them."""
 
+from collections.abc import Callable
+
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from ropeswitch.server.front.limits.queue_limits import Admission
@@ -9,21 +11,19 @@ REQUESTS = ("ropeswitch_queued_requests", "Answers waiting for their first token
 TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens waiting to be computed, by length class of the prompt.")
 
 
-class QueueMetrics:
-    """The gauges of one API server process and its waiting prompts, made after vLLM has set Prometheus up."""
+def queue_gauges(queue: Admission, model_name: str, registry: CollectorRegistry = REGISTRY) -> Callable[[], None]:
+    """Register the gauges of a process's waiting prompts, once vLLM has set Prometheus up; return what sets them.
 
-    def __init__(self, queue: Admission, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
-        self._queue = queue
-        self._model_name = model_name
-        # ``/metrics`` of any process sums the counts of all.
-        self._requests, self._tokens = (
-            Gauge(name, text, LABELS, multiprocess_mode="livesum", registry=registry)
-            for name, text in (REQUESTS, TOKENS)
-        )
+    ``/metrics`` of any process sums the values that all processes have set last.
+    """
+    requests, tokens = (
+        Gauge(name, text, LABELS, multiprocess_mode="livesum", registry=registry) for name, text in (REQUESTS, TOKENS)
+    )
 
-    def refresh(self) -> None:
-        """Set the gauges; other processes' ``/metrics`` show the values set last."""
-        for index, each in enumerate(self._queue.classes):
-            requests, tokens = self._queue.waiting(index)
-            self._requests.labels(self._model_name, each.name).set(requests)
-            self._tokens.labels(self._model_name, each.name).set(tokens)
+    def refresh() -> None:
+        for index, each in enumerate(queue.classes):
+            waiting = queue.waiting(index)
+            requests.labels(model_name, each.name).set(waiting[0])
+            tokens.labels(model_name, each.name).set(waiting[1])
+
+    return refresh

@@ -21,6 +21,7 @@ from ropeswitch.server.start.model_folder import check_model_folder
 NAMES = Path(__file__).with_name("flag_names.json")
 # Flags of earlier versions, and what replaces them.
 _GONE = {
+    "--requests-per-minute-per-key": "limit rates in a gateway; --max-concurrent-per-key limits requests in flight",
     "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
     "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
     "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",
@@ -30,9 +31,6 @@ _GONE = {
 
 def check(argv: Sequence[str]) -> None:
     """Refuse unknown flags, invalid values of our own, a MODEL that does not exist, and an address in use.
-
-    Args:
-        argv: The arguments after ``ropeswitch serve``.
 
     Raises:
         UsageError: naming the flag, its value and what is allowed.

@@ -23,8 +23,9 @@ _FAULT = ".fault"
 # Maximum characters of a root cause's message.
 MOST = 400
 
-# vLLM's functions in the command's process that check the user's input: the configs; the parsers' names and the address.
-CONFIG_CHECK, SERVER_CHECK = "create_engine_config", "setup_server"
+# vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
+INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
+SERVER_CHECK = "setup_server"
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
@@ -88,7 +89,7 @@ def reason_of(error: BaseException) -> str | None:
     functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     if SERVER_CHECK in functions:
         return f"--host, --port, --uds: {error}" if isinstance(error, OSError) else ", ".join(map(str, error.args))
-    if CONFIG_CHECK not in functions or not isinstance(error, ValueError | TypeError | NotImplementedError):
+    if not functions & INPUT_CHECKS or not isinstance(error, ValueError | TypeError | NotImplementedError):
         return None
     # A validation error of pydantic has one message per field, and its text has many lines.
     details = getattr(error, "errors", None)

@@ -16,10 +16,7 @@ from ropeswitch.server.start.log.held_log import silence_exit
 def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     """Serve until stopped, and return the exit code: 0, or 1 for a fault that has been printed.
 
-    Args:
-        vllm_adapter: The module; its caller has imported vLLM.
-        args: The flags.
-        console: The start's console.
+    ``vllm_adapter`` is the module: its caller has imported vLLM.
 
     Raises:
         KeyboardInterrupt: when a signal ends the start.

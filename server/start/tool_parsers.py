@@ -56,14 +56,9 @@ FAMILIES: dict[str, _Choices] = {
 
 
 def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
-    """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` if the user set neither.
+    """Set ``--enable-auto-tool-choice`` and ``--tool-call-parser`` if the user set neither (None and empty).
 
-    Args:
-        args: The command line; ``enable_auto_tool_choice`` is None if the flag is not given.
-        config: The model's text config.
-
-    Returns:
-        At most one line for the startup summary.
+    Returns at most one line for the startup summary. ``config`` is the model's text config.
     """
     if args.enable_auto_tool_choice is not None or args.tool_call_parser:
         # Naming a parser turns tool calls on, unless a flag turns them off.

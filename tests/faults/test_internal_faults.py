@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.front.error_bodies import FAULT
+from ropeswitch.server.front.refusal import FAULT
 from tests.faults.beside import unharmed
 from tests.faults.conftest import FLAGS, MODEL
 from tests.faults.injected.sitecustomize import PREFIX, SECRET

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import vllm
 
+from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
+from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
 from tests.server.length_metrics.ladders import total
@@ -40,6 +42,9 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
         (None, "long_factor of the config"),
     ]
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
+    targets = [patch["target"] for patch in rope["patches"]]
+    assert targets[-len(SERVER_PATCHES) :] == [patch.target for patch in SERVER_PATCHES]
+    assert {patch.target for patch in PATCHES} >= set(targets[: -len(SERVER_PATCHES)]) != set()
     assert vllm.__version__.startswith(rope["vllm_version"])
     schema = server.get("/openapi.json").json
     assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]

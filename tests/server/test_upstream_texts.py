@@ -11,7 +11,7 @@ import pytest
 from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.guard.fingerprints import Reading, RegistryError, resolve
 from ropeswitch.server.cli import main
-from ropeswitch.server.front import error_bodies
+from ropeswitch.server.front import refusal
 from ropeswitch.server.patches import UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
 
@@ -36,16 +36,16 @@ def rendered(part: ast.expr) -> str:
     return "decoder" if "prompt_type" in name else "7"
 
 
-@pytest.mark.parametrize("pattern", error_bodies._TOO_LONG.pattern.split("|"))
+@pytest.mark.parametrize("pattern", refusal._TOO_LONG.pattern.split("|"))
 def test_every_alternative_fits_a_message(pattern: str) -> None:
-    assert any(re.match(pattern, message) for message in messages("server/front/error_bodies.py"))
+    assert any(re.match(pattern, message) for message in messages("server/front/refusal.py"))
 
 
 def test_what_refusals_match_is_read() -> None:
     """Every function looked for in a traceback and every logger has a text."""
     readings = [each for each in UPSTREAM_TEXTS if each.file == "server/start/refusals.py"]
     functions = {each.symbol.rsplit(".", 1)[1] for each in readings}
-    assert functions >= {refusals.CONFIG_CHECK, refusals.SERVER_CHECK}
+    assert functions >= {*refusals.INPUT_CHECKS, refusals.SERVER_CHECK}
     modules = {each.symbol for each in readings}
     assert all(any(path.startswith(f"{name}.") for path in modules) for name in refusals.LOGGERS)
 

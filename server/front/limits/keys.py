@@ -1,4 +1,4 @@
-"""API keys and metrics keys, from flags, the environment and files that are reloaded when they change; limits of each key.
+"""API keys and metrics keys, from flags, the environment and files that are reloaded when they change.
 
 Only digests are kept, so that no key appears in arguments, in another process or in a log.
 """
@@ -7,12 +7,10 @@ import hashlib
 import hmac
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.front.refusal import Refusal, too_many_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +20,6 @@ MOST_KEYS = 4096
 LOOK_SECONDS = 1.0
 # Far more bytes than that many keys need; bounds the memory that a wrong path can take.
 _MOST_BYTES = 1 << 20
-# Stands for all clients together if no key is required.
-EVERYONE = b"everyone"
 
 
 def digest(key: bytes) -> bytes:
@@ -112,22 +108,3 @@ class KeyRing:
         wanted = digest(token)
         found = [each for each in (*self._fixed, *self._from_file) if hmac.compare_digest(each, wanted)]
         return found[0] if found else None
-
-
-class KeyLimits:
-    """Limits the requests in flight of each key, by its digest or :data:`EVERYONE`, to ``concurrency``."""
-
-    def __init__(self, concurrency: int) -> None:
-        self._concurrency = concurrency
-        self.in_flight: Counter[bytes] = Counter()
-
-    def take(self, key: bytes) -> Refusal | None:
-        """Count a request as in flight until :meth:`give_back`, or return its refusal."""
-        if self.in_flight[key] >= self._concurrency:
-            return too_many_at_once(self._concurrency)
-        self.in_flight[key] += 1
-        return None
-
-    def give_back(self, key: bytes) -> None:
-        """Count a request as ended: answered, or its client has disconnected."""
-        self.in_flight[key] -= 1

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from ropeswitch.server.front.error_bodies import FAULT, converted, converted_event
+from ropeswitch.server.front.refusal import FAULT, converted, converted_event
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.

@@ -9,8 +9,8 @@ from starlette.responses import StreamingResponse
 from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.server.front.answer import Inner
-from ropeswitch.server.front.error_bodies import FAULT
 from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.refusal import FAULT
 from tests.server.front.parts import parts, server_parts
 
 

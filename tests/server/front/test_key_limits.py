@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.websockets import WebSocket
 
-from ropeswitch.server.front.limits.keys import EVERYONE, KeyLimits
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.front.state import EVERYONE, KeyLimits
 from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, parts
 
 
@@ -25,12 +26,15 @@ def test_the_requests_in_flight(limit: int, steps: list[Any]) -> None:
     for name, take in steps:
         key = name.encode() * 8
         if take:
-            refusal = limits.take(key)
-            assert (refusal is None) == (model[key] < limit)
-            assert refusal is None or (refusal.status, refusal.retry_after) == (429, 1)
-            model[key] += refusal is None
+            if model[key] < limit:
+                limits.begin(key)
+                model[key] += 1
+            else:
+                with pytest.raises(RefusedError) as raised:
+                    limits.begin(key)
+                assert (raised.value.refusal.status, raised.value.refusal.retry_after) == (429, 1)
         elif model[key]:
-            limits.give_back(key)
+            limits.end(key)
             model[key] -= 1
         assert all(limits.in_flight[each] == count for each, count in model.items())
 
@@ -38,7 +42,7 @@ def test_the_requests_in_flight(limit: int, steps: list[Any]) -> None:
 def test_probes_and_metrics_are_not_counted(tmp_path: Path) -> None:
     state = parts(tmp_path, max_concurrent_per_key=1)[0]
     app = app_behind(state)
-    state.count(EVERYONE)
+    state.key_limits.begin(EVERYONE)
     for _ in range(3):
         assert ask(app, "GET", "/health").status_code == 404
         assert ask(app, "POST", "/health").status_code == 404

@@ -11,10 +11,9 @@ from starlette.responses import JSONResponse
 
 from ropeswitch.server.front.context import Ticket
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
-from ropeswitch.server.front.limits.keys import EVERYONE
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, listeners
-from ropeswitch.server.front.state import FrontState
+from ropeswitch.server.front.state import EVERYONE, FrontState
 from tests.server.front.parts import LADDER, Engine, HttpError, app_behind, ask, client_of, error_of, parts
 
 

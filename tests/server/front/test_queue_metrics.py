@@ -8,18 +8,18 @@ from subprocess import PIPE, Popen
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from ropeswitch.server.metrics.queue_metrics import REQUESTS, TOKENS, QueueMetrics
+from ropeswitch.server.metrics.queue_metrics import REQUESTS, TOKENS, queue_gauges
 from tests.server.front.parts import LADDER, parts
 
 
 def test_they_follow_what_waits(tmp_path: Path) -> None:
     state, _admission = parts(tmp_path)
     registry = CollectorRegistry()
-    metrics = QueueMetrics(state.queue, "m", registry)
+    refresh = queue_gauges(state.queue, "m", registry)
     assert next(iter(registry.collect())).samples == []
 
     def read() -> list[tuple[float | None, float | None]]:
-        metrics.refresh()
+        refresh()
         labels = [{"model_name": "m", "length_class": name} for name in LADDER.names]
         return [
             (registry.get_sample_value(REQUESTS[0], each), registry.get_sample_value(TOKENS[0], each))
@@ -39,10 +39,10 @@ PROCESS = """
 import sys
 from prometheus_client import CollectorRegistry
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
-from ropeswitch.server.metrics.queue_metrics import QueueMetrics
+from ropeswitch.server.metrics.queue_metrics import queue_gauges
 queue = Admission([LengthClass("short", 5, 50)], lambda _: True)
 queue.add(int(sys.argv[1]), 0, 1, "a", [])
-QueueMetrics(queue, "m", CollectorRegistry()).refresh()
+queue_gauges(queue, "m", CollectorRegistry())()
 print("set", flush=True)
 sys.stdin.read()
 """

@@ -78,7 +78,7 @@ def each_reading_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def app_of(sets: FactorLadder, registry: CollectorRegistry, measured: status.Measured | None) -> TestClient:
-    rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length)
+    rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, ())
     app = FastAPI()
     app.include_router(status.router)
     app.state.ropeswitch = SimpleNamespace(status=status.StatusSource("m", rope, registry, measured))
