@@ -10,7 +10,7 @@ from tests.server.running import ENGINE, PROGRAM, running
 
 ROOT = Path(__file__).resolve().parents[2]
 # The number only shrinks.
-MOST_FILES = 57
+MOST_FILES = 40
 PAGE = ROOT / "docs" / "architecture.md"
 # A file of ours by its path from the root.
 NAME = re.compile(r"`((?:server|model_patches|kernels|factors)/[\w/]+\.py)`")
