@@ -113,14 +113,14 @@ class LifeCycle:
 LIFE = LifeCycle()
 
 
-@router.get("/health/live")
+@router.api_route("/health/live", methods=["GET", "HEAD"])
 async def live(request: Request) -> JSONResponse:
     """Return 200 while the process serves, or 503 if its engine is dead, so that an orchestrator restarts it."""
     dead = request.app.state.engine_client.errored and not LIFE.leaving
     return JSONResponse({"status": "dead" if dead else "live"}, 503 if dead else 200)
 
 
-@router.get("/health/ready")
+@router.api_route("/health/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> JSONResponse:
     """Return 200 if requests are accepted, or 503 if the process is shutting down or its engine is dead."""
     dead = request.app.state.engine_client.errored

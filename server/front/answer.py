@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 # Headers that describe upstream's body, which is replaced.
 _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
+_NO_ROUTE = b'{"error": "Not Found: no such route. The base URL of OpenAI\'s clients ends in /v1."}'
 
 
 def _is_event_stream(start: Message) -> bool:
@@ -141,7 +142,8 @@ class Answer:
         # vLLM's error handlers do not log it. A dead engine has logged its own error, with which every request ends.
         if status == 500 and error is not None and not vllm_adapter.is_dead_engine(error):
             logger.error("%s %s failed", self._scope["method"], self._scope["path"], exc_info=error)
-        await self._respond(status, headers, converted(status, bytes(self._held), anthropic=self._anthropic))
+        content = _NO_ROUTE if status == 404 and "endpoint" not in self._scope else bytes(self._held)
+        await self._respond(status, headers, converted(status, content, anthropic=self._anthropic))
 
     async def refuse(self, refusal: Refusal) -> None:
         """Send a refusal."""

@@ -149,5 +149,5 @@ MISTAKES = (
     Mistake("/chat/completions", RIGHT[CHAT], ("base URL",), None, 404),
     Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("Not Found",), None, 404),
     Mistake("/nothing/of/the/kind", {}, ("Not Found",), None, 404),
-    Mistake(CHAT, None, ("GET", "accepts only POST"), None, 405, method="GET"),
+    Mistake(CHAT, None, ("Method Not Allowed",), None, 405, method="GET"),
 )
