@@ -142,7 +142,7 @@ class LengthAware:
         """
         if not self.cost.fitted:
             return None
-        before = max(request.num_computed_tokens, self.queue.place(request).hit)
+        before = max(request.num_computed_tokens, self.queue.arrival(request).hit)
         if (left := request.num_prompt_tokens - before) <= 0:
             return 0.0
         middle = before + left / 2
