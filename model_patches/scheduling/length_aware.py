@@ -48,8 +48,8 @@ class LengthAware:
     ) -> None:  # fmt: skip
         """Set the latency target and the cost model; call once, before the first step.
 
-        ``measured`` are steps without context, as (tokens, seconds): one of 1 token and a longer one. They set the target
-        if ``target`` (in seconds) is None. Without a ladder there is no background prefill.
+        ``measured`` are steps without context, as (tokens, seconds): one of 1 token and a longer one. They set the
+        target if ``target`` (in seconds) is None. Without a ladder there is no background prefill.
         """
         self.target = target or min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.cost = StepCost(measured, hidden_size)
