@@ -93,7 +93,7 @@ class SchedulerEngine:
         return self._scheduler.placements[request.request_id]
 
     def view(self, now: float, background: Request | None, idle: bool) -> StepView:
-        """Return the state before a step; ``background`` is neither prefill nor decode, ``idle`` says that none runs."""
+        """Return the state before a step; ``background`` is neither prefill nor decode, ``idle`` that none runs."""
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
         inflight, running = scheduler._inflight_prefills, scheduler.running
         plain = self._single and not inflight and background is None

@@ -43,7 +43,7 @@ class DraftSets:
         self._sets[: len(request_sets)] = async_tensor_h2d(request_sets, device=self._sets.device)
 
     def lay_out(self, query_start_loc: torch.Tensor) -> None:
-        """Write the start offsets of the requests' tokens in the next forward: ``[requests + 1]`` int32, on the device."""
+        """Write the start of each request's tokens in the next forward: ``[requests + 1]`` int32, on the device."""
         self._starts[: len(query_start_loc)] = query_start_loc
         self._starts[len(query_start_loc) :] = query_start_loc[-1]
 
