@@ -121,7 +121,7 @@ class SplitCPUAttentionBackend(CPUAttentionBackend):
 
 @dataclass(frozen=True)
 class SplitCPUAttentionMetadata(AttentionMetadata):
-    """A step's metadata on one rank. All list the same requests with cached keys; the number of keys differs by rank."""
+    """A step's metadata on one rank. All list the same requests with cached keys, but numbers of keys differ."""
 
     query_starts: list[int]  # `[requests + 1]` offsets of each request's tokens.
     cached_tokens: torch.Tensor  # `[rows]` indices of the tokens whose requests have cached keys on any rank.

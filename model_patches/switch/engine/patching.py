@@ -12,7 +12,7 @@ _done: set[tuple[str, Any]] = set()
 
 
 def replace(target: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace the upstream symbol at a dotted path with ``wrap(upstream)``, which keeps a callable as ``__wrapped__``.
+    """Replace the upstream symbol at a dotted path with ``wrap(upstream)``; a callable is kept as ``__wrapped__``.
 
     A second call with the same arguments does nothing.
 
