@@ -121,21 +121,13 @@ class SplitCPUAttentionBackend(CPUAttentionBackend):
 
 @dataclass(frozen=True)
 class SplitCPUAttentionMetadata(AttentionMetadata):
-    """A step's metadata on one rank. All ranks list the same requests with cached keys; the number of keys differs by rank.
+    """A step's metadata on one rank. All list the same requests with cached keys, but numbers of keys differ."""
 
-    Attributes:
-        query_starts: ``[requests + 1]`` offsets of each request's tokens.
-        cached_tokens: ``[rows]`` indices of the tokens whose requests have cached keys on any rank.
-        cached_starts: ``[cached requests + 1]`` offsets of each such request's tokens in ``cached_tokens``.
-        cached_lengths: Number of cached keys of each such request on this rank.
-        block_table: ``[cached requests, blocks]`` block numbers.
-    """
-
-    query_starts: list[int]
-    cached_tokens: torch.Tensor
-    cached_starts: list[int]
-    cached_lengths: list[int]
-    block_table: torch.Tensor
+    query_starts: list[int]  # `[requests + 1]` offsets of each request's tokens.
+    cached_tokens: torch.Tensor  # `[rows]` indices of the tokens whose requests have cached keys on any rank.
+    cached_starts: list[int]  # `[cached requests + 1]` offsets of each such request's tokens in `cached_tokens`.
+    cached_lengths: list[int]  # Number of cached keys of each such request on this rank.
+    block_table: torch.Tensor  # `[cached requests, blocks]` block numbers.
 
 
 class SplitCPUAttentionBuilder(AttentionMetadataBuilder[SplitCPUAttentionMetadata]):

@@ -17,13 +17,7 @@ from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
 class Admission:
     """Counts the slots and blocks that one step may hand out, and those reserved for the oldest request if it does not fit.
 
-    Args:
-        view: The engine before the step.
-        limits: The engine's limits.
-        engine: Answers queries about single requests.
-        queue: The waiting queue.
-        cost: Predicts step times.
-        target: Minimum wait, in seconds, before all of a request's blocks and a slot are reserved.
+    ``target`` is the minimum wait, in seconds, before all of a request's blocks and a slot are reserved.
     """
 
     def __init__(

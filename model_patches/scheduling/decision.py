@@ -8,19 +8,12 @@ from vllm.v1.request import Request
 
 @dataclass(frozen=True, slots=True)
 class BackgroundDecision:
-    """A step's decision about the internal request that prefills keys in the next set.
+    """A step's decision about the internal request that prefills keys in the next set."""
 
-    Attributes:
-        finish: The internal request to finish, if any; its full blocks stay in the prefix cache.
-        start: The internal request to add, if any.
-        request: The internal request that gets tokens or is held, if any.
-        tokens: Its tokens in this step; 0 holds it.
-    """
-
-    finish: Request | None = None
-    start: Request | None = None
-    request: Request | None = None
-    tokens: int = 0
+    finish: Request | None = None  # To finish; its full blocks stay in the prefix cache.
+    start: Request | None = None  # To add.
+    request: Request | None = None  # That gets tokens or is held.
+    tokens: int = 0  # Of `request` in this step; 0 holds it.
 
 
 # Most steps have no internal request.
@@ -29,24 +22,13 @@ IDLE = BackgroundDecision()
 
 @dataclass(frozen=True, slots=True)
 class StepDecision:
-    """The plan of one step.
+    """The plan of one step."""
 
-    Attributes:
-        held: Running or waiting requests that get no tokens.
-        budget: Token budget of the step.
-        chunk: Maximum tokens of one prefill; 0 for no limit.
-        offered: Waiting requests that may start, in this order.
-        busy: Predicted seconds of the step without any prefill.
-        spare: Seconds left for the background request; 0 if the step has a prefill.
-        sort: Whether to reorder the running requests so that the last is the cheapest to preempt.
-        background: The decision about the internal request.
-    """
-
-    held: Set[Request] = frozenset()
-    budget: int = 0
-    chunk: int = 0
-    offered: tuple[Request, ...] = ()
-    busy: float = 0.0
-    spare: float = 0.0
-    sort: bool = True
+    held: Set[Request] = frozenset()  # Running or waiting requests that get no tokens.
+    budget: int = 0  # Tokens of the step.
+    chunk: int = 0  # Maximum tokens of one prefill; 0 for no limit.
+    offered: tuple[Request, ...] = ()  # Waiting requests that may start, in this order.
+    busy: float = 0.0  # Predicted seconds of the step without any prefill.
+    spare: float = 0.0  # Seconds left for the background request; 0 if the step has a prefill.
+    sort: bool = True  # Whether to reorder the running requests so that the last is the cheapest to preempt.
     background: BackgroundDecision = IDLE

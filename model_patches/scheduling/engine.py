@@ -26,71 +26,41 @@ _DRAFTS = attrgetter("spec_token_ids")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """An engine's limits, which do not change while it runs.
+    """An engine's limits, which do not change while it runs."""
 
-    Attributes:
-        tokens: Maximum tokens per step.
-        chunk: Maximum tokens of one prefill per step.
-        least_chunk: Minimum tokens of a chunk; below it the engine schedules none.
-        chunked: Whether a prompt may be computed in several steps.
-        drafts: Draft tokens per request and step.
-        block: Tokens per KV cache block.
-        blocks: KV cache blocks of the engine.
-        max_loras: Maximum LoRA adapters per step, or None without LoRA.
-        whole_items: Whether an image or other item of a prompt must be computed in one step
-            (``--disable-chunked-mm-input``, which vLLM sets on GPUs for models whose images attend to all of themselves).
-    """
-
-    tokens: int
-    chunk: int
-    least_chunk: int
-    chunked: bool
-    drafts: int
-    block: int
-    blocks: int
-    max_loras: int | None
+    tokens: int  # Maximum per step.
+    chunk: int  # Maximum tokens of one prefill per step.
+    least_chunk: int  # Minimum tokens of a chunk; below it the engine schedules none.
+    chunked: bool  # Whether a prompt may be computed in several steps.
+    drafts: int  # Draft tokens per request and step.
+    block: int  # Tokens per KV cache block.
+    blocks: int  # KV cache blocks of the engine.
+    max_loras: int | None  # Maximum LoRA adapters per step, or None without LoRA.
+    # Whether an image or other item of a prompt must be computed in one step (`--disable-chunked-mm-input`, which vLLM
+    # sets on GPUs for models whose images attend to all of themselves).
     whole_items: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """The engine's state before a step.
+    """The engine's state before a step."""
 
-    Attributes:
-        now: Seconds on the scheduler's clock.
-        step: Number of the last step.
-        unpaused: Whether waiting requests may start.
-        running: Running requests, including the background request.
-        prefills: Running requests with prompt tokens to compute, excluding the background request.
-        holding: Waiting requests that hold KV cache blocks.
-        inflight_prefills: Every request that upstream counts as a prefill in flight.
-        in_order: Whether the running requests are known to be sorted by computed tokens, largest first.
-        decodes: Load of one step of the decoding requests alone.
-        slots: Number of requests that may start.
-        free_blocks: Free KV cache blocks beyond the watermark.
-        reserved_blocks: Blocks that the prefills in flight still need.
-    """
-
-    now: float
-    step: int
-    unpaused: bool
-    running: Sequence[Request]
-    prefills: Sequence[Request]
-    holding: Sequence[Request]
-    inflight_prefills: Sequence[Request]
-    in_order: bool
-    decodes: Load
-    slots: int
-    free_blocks: int
-    reserved_blocks: int
+    now: float  # Seconds on the scheduler's clock.
+    step: int  # Number of the last step.
+    unpaused: bool  # Whether waiting requests may start.
+    running: Sequence[Request]  # Including the background request.
+    prefills: Sequence[Request]  # Running requests with prompt tokens to compute, excluding the background request.
+    holding: Sequence[Request]  # Waiting requests that hold KV cache blocks.
+    inflight_prefills: Sequence[Request]  # Every request that upstream counts as a prefill in flight.
+    in_order: bool  # Whether the running requests are known to be sorted by computed tokens, largest first.
+    decodes: Load  # Of one step of the decoding requests alone.
+    slots: int  # Number of requests that may start.
+    free_blocks: int  # Free KV cache blocks beyond the watermark.
+    reserved_blocks: int  # Blocks that the prefills in flight still need.
 
 
 class SchedulerEngine:
-    """Builds :class:`StepView` and :class:`Limits` from a scheduler, and answers the planner's queries about one request.
-
-    Args:
-        scheduler: A constructed scheduler, before its first step.
-    """
+    """Builds :class:`StepView` and :class:`Limits` from a scheduler, and answers queries about single requests."""
 
     def __init__(self, scheduler: LadderScheduler) -> None:
         self._scheduler = scheduler
@@ -123,13 +93,7 @@ class SchedulerEngine:
         return self._scheduler.placements[request.request_id]
 
     def view(self, now: float, background: Request | None, idle: bool) -> StepView:
-        """Take a snapshot of the scheduler's state.
-
-        Args:
-            now: Seconds on the scheduler's clock.
-            background: The internal request, which is neither a prefill nor a decoding request.
-            idle: Whether the results of all planned steps have arrived.
-        """
+        """Return the state before a step; ``background`` is neither prefill nor decode, ``idle`` that none runs."""
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
         inflight, running = scheduler._inflight_prefills, scheduler.running
         plain = self._single and not inflight and background is None

@@ -29,17 +29,10 @@ LEAST_TARGET, MOST_TARGET = 0.02, 0.1
 
 
 class LengthAware:
-    """See the module docstring.
+    """See the module docstring; ``by_priority`` puts a request's ``priority`` before length and age."""
 
-    Args:
-        engine: Answers queries about single requests.
-        by_priority: Whether a request's ``priority`` comes before length and age.
-        clock: Returns the time in seconds.
-
-    Attributes:
-        queue: The engine's waiting queue.
-        target: Seconds that a step should take while anything urgent runs or waits; set by :meth:`calibrate`.
-    """
+    # Seconds that a step should take while anything urgent runs or waits; set by `calibrate`.
+    target: float
 
     def __init__(self, engine: SchedulerEngine, by_priority: bool, clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -53,17 +46,12 @@ class LengthAware:
         self, measured: Sequence[tuple[int, float]], limits: Limits, hidden_size: int, target: float | None,
         ladder: EngineLadder | None,
     ) -> None:  # fmt: skip
-        """Set the latency target and the cost model from measured steps; call once, before the first step.
+        """Set the latency target and the cost model; call once, before the first step.
 
-        Args:
-            measured: Steps without context, as (tokens, seconds): one of 1 token and a longer one.
-            limits: The engine's limits.
-            hidden_size: The model's width.
-            target: Seconds that a step should take, or None to derive it from the measured steps.
-            ladder: The engine's ladder, or None to disable background prefill.
+        ``measured`` are steps without context, as (tokens, seconds): one of 1 token and a longer one. They set the
+        target if ``target`` (in seconds) is None. Without a ladder there is no background prefill.
         """
-        suits = min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
-        self.target = target or suits
+        self.target = target or min(max(TARGET_STEPS * min(measured)[1], LEAST_TARGET), MOST_TARGET)
         self.cost = StepCost(measured, hidden_size)
         self._limits = limits
         self._plan = StepPlan(limits, self._engine, self.queue, self.cost, self.target)
@@ -102,10 +90,8 @@ class LengthAware:
     def after_planning(self, output: SchedulerOutput, computed: Callable[[], list[int]], throttled: bool) -> None:
         """Record the load of a planned step, for later comparison with its measured time.
 
-        Args:
-            output: The step.
-            computed: Returns the number of computed tokens of each of its requests, including this step's.
-            throttled: Whether upstream's scheduler was called with ``throttle_prefills``.
+        ``computed`` returns the number of computed tokens of each of its requests, including this step's; ``throttled``
+        is upstream's ``throttle_prefills``.
         """
         counts, load = output.num_scheduled_tokens, self._decodes
         self._plan.scheduled(counts, throttled)
@@ -127,16 +113,11 @@ class LengthAware:
             self.cost.observe(load, seconds)
 
     def report(self, running: Sequence[Request]) -> dict[str, float]:
-        """Return figures for the server's metrics: target, prediction error, next-set tokens, remaining prefill seconds.
-
-        Args:
-            running: The engine's running requests.
-        """
-        ahead = 0 if self.next_set is None else self.next_set.tokens
+        """Return figures for the server's metrics (``server/metrics/scheduling_metrics.py``)."""
         return {
             "target_seconds": self.target,
             "error": self.cost.error,
-            "next_set_tokens": ahead,
+            "next_set_tokens": 0 if self.next_set is None else self.next_set.tokens,
             "remaining_prefill_seconds": self._remaining_prefill(running),
         }
 
@@ -161,7 +142,7 @@ class LengthAware:
         """
         if not self.cost.fitted:
             return None
-        before = max(request.num_computed_tokens, self.queue.place(request).hit)
+        before = max(request.num_computed_tokens, self.queue.arrival(request).hit)
         if (left := request.num_prompt_tokens - before) <= 0:
             return 0.0
         middle = before + left / 2

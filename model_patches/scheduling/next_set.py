@@ -34,27 +34,13 @@ LAST_PRIORITY = 2**31 - 1
 
 
 class NextSetPrefill:
-    """Prefills for one decoding request at a time, through one internal request at a time.
-
-    Args:
-        limits: The engine's limits.
-        engine: Answers queries about single requests.
-        queue: The waiting queue.
-        ladder: The engine's ladder.
-        cost: Predicts step times.
-
-    Attributes:
-        request: The internal request, or None.
-        tokens: Tokens prefilled for next sets since startup.
-    """
+    """Prefills for one decoding request at a time, through one internal request at a time."""
 
     def __init__(
         self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, ladder: EngineLadder, cost: StepCost
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
-        self._ladder = ladder
-        self._cost = cost
-        self._block = limits.block
+        self._ladder, self._cost, self._block = ladder, cost, limits.block
         self._made = 0
         self._decode: Request | None = None
         # Tokens of the decoding request that earlier internal requests have computed in the next set.
@@ -64,17 +50,13 @@ class NextSetPrefill:
         self._finish_at = 0
         # Block hashes of earlier internal requests, so that each hashes only its own new blocks.
         self._hashes: list[BlockHash] = []
+        # The internal request.
         self.request: Request | None = None
+        # Tokens prefilled for next sets since startup.
         self.tokens = 0
 
     def decide(self, view: StepView, step: StepDecision, admission: Admission) -> BackgroundDecision:
-        """Decide what a step does with the internal request.
-
-        Args:
-            view: The engine before the step.
-            step: The step's plan without it.
-            admission: Slots and blocks left by the plan.
-        """
+        """Decide what a step does with the internal request; ``step`` and ``admission`` are the plan without it."""
         before, busy, spare = self.request, step.busy, step.spare
         looks = spare > 0 and view.step % LOOK_EVERY == 0
         if self._decode is None and not looks:
@@ -92,13 +74,9 @@ class NextSetPrefill:
         if self.request is None and spare > 0 and self._due(self._decode, busy):
             self._open(self._decode, admission)
         tokens = 0 if self.request is None else self._give(self.request, self._decode, step)
-        new = self.request is not before
-        return BackgroundDecision(
-            finish=before if new else None,
-            start=self.request if new else None,
-            request=self.request,
-            tokens=tokens,
-        )
+        if self.request is before:
+            return BackgroundDecision(request=before, tokens=tokens)
+        return BackgroundDecision(finish=before, start=self.request, request=self.request, tokens=tokens)
 
     def _near(self, running: Sequence[Request], busy: float) -> Iterator[Request]:
         """Find running requests that may be due, with a cheap test: most are far from the end of their set."""
@@ -172,8 +150,8 @@ class NextSetPrefill:
             return
         self._made += 1
         before = self._engine.placement(decode)
-        name = self._ladder.sets.names[before.index + 1]
-        placement = place(self._ladder, full + 1, forced=name, client_salt=client_part(before.salt))
+        name, salt = self._ladder.sets.names[before.index + 1], client_part(before.salt)
+        placement = place(self._ladder, full + 1, forced=name, client_salt=salt)
         request = Request(
             f"{decode.request_id}-next-set-{self._made}",
             list(decode.all_token_ids[: full + 1]),
@@ -201,10 +179,8 @@ class NextSetPrefill:
         goal = request.num_tokens - 1
         tokens = 0
         if step.spare > 0 and before < goal:
-            steps = max(self._steps(decode) - self._finish_at, 1)
-            enough = (
-                pace for pace in PACES if self._needed(before, self._pass_end - before, pace * step.busy) <= steps
-            )
+            steps, missing = max(self._steps(decode) - self._finish_at, 1), self._pass_end - before
+            enough = (pace for pace in PACES if self._needed(before, missing, pace * step.busy) <= steps)
             seconds = min(next(enough, PACES[-1]) * step.busy, step.spare)
             left = self._limits.tokens - step.budget
             tokens = min(self._cost.tokens_within(seconds, before), goal - before, left, self._limits.chunk)

@@ -22,21 +22,13 @@ UNLIMITED = 2**31
 
 
 class Load(NamedTuple):
-    """The work of a step, or of a part of one.
+    """The work of a step, or of a part of one."""
 
-    Attributes:
-        steps: 1 for a step, 0 for a part of one.
-        sequences: Number of sequences with tokens in it.
-        tokens: Their total tokens.
-        products: Sum over tokens of the number of tokens that each attends to.
-        context: Sum over sequences of the number of tokens whose keys are read.
-    """
-
-    steps: float = 0.0
-    sequences: float = 0.0
-    tokens: float = 0.0
-    products: float = 0.0
-    context: float = 0.0
+    steps: float = 0.0  # 1 for a step, 0 for a part of one.
+    sequences: float = 0.0  # Number of sequences with tokens in it.
+    tokens: float = 0.0  # Their total tokens.
+    products: float = 0.0  # Sum over tokens of the number of tokens that each attends to.
+    context: float = 0.0  # Sum over sequences of the number of tokens whose keys are read.
 
     def __add__(self, other: "Load") -> "Load":  # type: ignore[override]
         return Load(*(a + b for a, b in zip(self, other, strict=True)))
@@ -58,9 +50,6 @@ class StepCost:
         hidden_size: The model's width, which sets attention's initial price: a token that attends to ``6 * hidden_size``
             others costs as much in attention as in the linear layers (Kaplan et al., arXiv:2001.08361, table 1:
             ``2 * layers * context * width`` against ``12 * layers * width ** 2`` multiplications).
-
-    Attributes:
-        error: Mean of ``|measured - predicted| / measured`` over recent steps.
     """
 
     def __init__(self, measured: Sequence[tuple[int, float]], hidden_size: int) -> None:
@@ -71,6 +60,7 @@ class StepCost:
         # Each kind of step counts once, so that a thousand equal steps do not outweigh the few that separate the prices.
         self._kinds: dict[tuple[int, int], tuple[np.ndarray, float]] = {}
         self._correction = 1.0
+        # Mean of |measured - predicted| / measured over recent steps.
         self.error = 0.0
         self._fit()
 
@@ -111,14 +101,11 @@ class StepCost:
         seconds = min(max(seconds, predicted / _MOST), _MOST * predicted)
         self.error += _ERROR * (abs(seconds - predicted) / seconds - self.error)
         kind = int(load.tokens).bit_length(), int(load.products).bit_length()
-        mean = self._kinds.get(kind)
-        if mean is None:
+        if kind not in self._kinds:
             self._kinds[kind] = np.array(load), seconds
         else:
-            self._kinds[kind] = (
-                mean[0] + _KIND * (np.array(load) - mean[0]),
-                mean[1] + _KIND * (seconds - mean[1]),
-            )
+            mean, usual = self._kinds[kind]
+            self._kinds[kind] = mean + _KIND * (np.array(load) - mean), usual + _KIND * (seconds - usual)
         if abs(seconds - predicted) > 0.02 * seconds:
             self._fit()
             raw = self._raw(load)
@@ -136,9 +123,7 @@ class StepCost:
 def _nonnegative(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Solve least squares with nonnegative coefficients: drop the most negative one until none is negative.
 
-    Args:
-        matrix: (rows, coefficients), without a column of zeros.
-        values: (rows,).
+    ``matrix`` is (rows, coefficients), without a column of zeros; ``values`` is (rows,).
     """
     scale = np.linalg.norm(matrix, axis=0)
     matrix = matrix / scale

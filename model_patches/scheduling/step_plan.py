@@ -38,33 +38,21 @@ LULL_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A request with tokens to compute before it can generate one.
+    """A request with tokens to compute before it can generate one."""
 
-    Attributes:
-        order: (priority, length, order of arrival): shortest first within a priority. The length is the number of tokens at
-            the start of a sequence that take as long to compute as the remaining ones.
-        request: The request.
-        remaining: Tokens to compute.
-        before: Tokens already computed, or expected in the prefix cache.
-        waits: Whether it is in the waiting queue.
-    """
-
+    # (priority, length, order of arrival): shortest first within a priority. The length is the number of tokens at the
+    # start of a sequence that take as long to compute as the remaining ones.
     order: tuple[int, int, int]
     request: Request
-    remaining: int
-    before: int
-    waits: bool
+    remaining: int  # Tokens to compute.
+    before: int  # Tokens already computed, or expected in the prefix cache.
+    waits: bool  # Whether it is in the waiting queue.
 
 
 def whole_items(prefill: Prefill, count: int, most: int) -> int:
-    """Return the tokens of a chunk that ends in no image or other item, where ``most`` tokens allow it.
+    """Return the tokens of a chunk of ``count`` that ends in no image or other item, where ``most`` tokens allow it.
 
     Upstream only shortens a chunk to the start of an item, so one that starts there must reach its end.
-
-    Args:
-        prefill: The request.
-        count: Tokens of the chunk.
-        most: Maximum tokens of the chunk.
     """
     end = prefill.before + count
     for feature in prefill.request.mm_features:
@@ -77,27 +65,15 @@ def whole_items(prefill: Prefill, count: int, most: int) -> int:
 
 
 class StepPlan:
-    """Plans steps, one at a time.
+    """Plans steps, one at a time; each should take ``target`` seconds while anything urgent runs or waits."""
 
-    Args:
-        limits: The engine's limits.
-        engine: Answers queries about single requests.
-        queue: The waiting queue.
-        cost: Predicts step times.
-        target: Seconds that a step should take while anything urgent runs or waits.
-
-    Attributes:
-        admission: Slots and blocks after the last planned step.
-    """
-
-    admission: Admission
+    admission: Admission  # Slots and blocks after the last planned step.
 
     def __init__(
         self, limits: Limits, engine: SchedulerEngine, queue: WaitingQueue, cost: StepCost, target: float
     ) -> None:
         self._limits, self._engine, self._queue = limits, engine, queue
-        self.cost = cost
-        self.target = target
+        self.cost, self.target = cost, target
         # Seconds of short steps since the last long one, and whether the oldest prefill is due in the next long one.
         self._short_seconds = 0.0
         self._oldest_is_due = True
@@ -113,8 +89,7 @@ class StepPlan:
 
     def plan(self, view: StepView) -> StepDecision:
         """Choose the next step's prefills."""
-        self._now = now = view.now
-        load, taken = view.decodes, int(view.decodes.tokens)
+        self._now, load, taken = view.now, view.decodes, int(view.decodes.tokens)
         self._resuming = set()
         self.admission = Admission(view, self._limits, self._engine, self._queue, self.cost, self.target)
         self._may_start = view.unpaused and self.admission.slots > 0
@@ -131,7 +106,7 @@ class StepPlan:
         ]
         here.sort(key=attrgetter("order"))
         if taken:
-            self._last_urgent = now
+            self._last_urgent = self._now
         room = self.room(self.target, self.cost.seconds(load))
         resumed = self._resumed(max(room, self.target))
         for prefill in resumed:
@@ -140,9 +115,9 @@ class StepPlan:
         shortest = next(self._candidates(here), None)
         short = shortest is not None and self._seconds(shortest) <= room
         if resumed or short:
-            self._last_urgent = now
+            self._last_urgent = self._now
         busy = self.cost.seconds(load)
-        room = self.room(max(self.target, LULL_SHARE * (now - self._last_urgent)), busy)
+        room = self.room(max(self.target, LULL_SHARE * (self._now - self._last_urgent)), busy)
         chosen: list[tuple[Prefill, int]] = []
         if shortest is not None:
             # Leave room for a chunk even if decoding requests fill the budget; the last of them then miss a step.
@@ -150,12 +125,12 @@ class StepPlan:
             chosen = self._choose(here, shortest, short, busy, room, left)
         self._chosen = [prefill.request for prefill, _ in chosen]
         partial = len(chosen) == 1 and chosen[0][1] < chosen[0][0].remaining
-        waiting = [each.request for each, _ in chosen if each.waits]
+        offered = [*resumed, *(each for each, _ in chosen if each.waits)]
         return StepDecision(
             held={prefill.request for prefill in here}.union(view.holding).difference(self._chosen),
             budget=min(taken + sum(self._budget(*each) for each in chosen), self._limits.tokens),
             chunk=chosen[0][1] if partial else 0,
-            offered=tuple(prefill.request for prefill in resumed) + tuple(waiting),
+            offered=tuple(prefill.request for prefill in offered),
             busy=busy,
             spare=0.0 if resumed or chosen else room,
             sort=not view.in_order,
@@ -175,12 +150,7 @@ class StepPlan:
         return bool(self._chosen or self._resuming)
 
     def scheduled(self, counts: dict[str, int], throttled: bool) -> None:
-        """Count the turn as taken if upstream's scheduler gave tokens to any chosen prefill.
-
-        Args:
-            counts: ``SchedulerOutput.num_scheduled_tokens``.
-            throttled: Whether ``schedule()`` was called with ``throttle_prefills``.
-        """
+        """Count the turn as taken if the output's ``num_scheduled_tokens`` has any chosen prefill."""
         # Upstream refused these for a reason unknown here, so other requests come first in the next step.
         self._refused = set() if throttled else {each for each in self._chosen if each.request_id not in counts}
         if any(request.request_id in counts for request in self._chosen):
@@ -260,13 +230,8 @@ class StepPlan:
     ) -> list[tuple[Prefill, int]]:
         """Choose the step's prefills and their tokens.
 
-        Args:
-            here: Running prefills.
-            shortest: The first of the candidates.
-            short: Whether it fits whole in a step.
-            busy: Seconds that decoding takes.
-            room: Seconds that it leaves.
-            tokens: Tokens that it leaves.
+        ``here`` are the running prefills; ``shortest`` is the first candidate, ``short`` if it fits whole in a step.
+        Decoding takes ``busy`` seconds and leaves ``room`` seconds and ``tokens`` tokens.
         """
         if short and self._short_seconds < SHORT_TURN * self.target:
             chosen = self._fill(self._candidates(here), room, tokens)

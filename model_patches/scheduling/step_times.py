@@ -47,14 +47,9 @@ def run_every_step(worker: Any) -> None:
 
 
 def time_step(worker: Any, tokens: int) -> float:
-    """Run and time a warm-up step; all ranks of an engine must call it together.
+    """Run a warm-up step twice, as the first may compile or load something, and return the second's seconds.
 
-    Args:
-        worker: An upstream worker, ready to serve.
-        tokens: Tokens in the step.
-
-    Returns:
-        Duration of the second run in seconds; the first may compile or load something.
+    All ranks of an engine must call it together.
     """
     synchronize = torch.cuda.synchronize if worker.device.type == "cuda" else lambda: None
     worker.model_runner._dummy_run(tokens, skip_eplb=True)
@@ -66,11 +61,9 @@ def time_step(worker: Any, tokens: int) -> float:
 
 
 def measure(step: Callable[[int], float], steps: Sequence[int]) -> list[tuple[int, float]]:
-    """Measure a step of one token and one of many, as (tokens, seconds).
+    """Measure a step of one token and one of many, tried shortest first, as (tokens, seconds).
 
-    Args:
-        step: Runs a step of the given number of tokens and returns its duration in seconds.
-        steps: Token counts of the long steps to try, shortest first.
+    ``step`` runs a step of the given number of tokens and returns its duration in seconds.
     """
     one = longest = (1, min(step(1) for _ in range(REPEATS)))
     for tokens in steps:

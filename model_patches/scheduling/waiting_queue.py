@@ -19,38 +19,26 @@ Entry = tuple[int, int, int, Request]
 
 @dataclass(slots=True)
 class Arrival:
-    """When a request arrived; kept from its arrival to its end, including while it runs.
+    """When a request arrived; kept from its arrival to its end, including while it runs."""
 
-    Attributes:
-        order: Order of arrival, which a preempted request keeps.
-        since: Seconds on the scheduler's clock at arrival.
-        hit: Tokens in the prefix cache when the request was last inserted.
-    """
-
-    order: int
-    since: float
-    hit: int = 0
+    order: int  # Order of arrival, which a preempted request keeps.
+    since: float  # Seconds on the scheduler's clock at arrival.
+    hit: int = 0  # Tokens in the prefix cache when the request was last inserted.
 
 
 class WaitingQueue(RequestQueue):
     """See the module docstring.
 
-    Args:
-        look: Returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
-        by_priority: Whether a request's ``priority`` comes before length and age; smaller values are served first.
-        clock: Returns the time in seconds.
-
-    Attributes:
-        internal: The last internal request of background prefill; it can be offered, but is in neither order.
+    ``look`` returns a request's length (its remaining prefill time, in tokens) and its tokens in the prefix cache.
+    ``by_priority`` puts a request's ``priority`` before length and age; smaller values are served first.
     """
 
     def __init__(
         self, look: Callable[[Request], tuple[int, int]], by_priority: bool, clock: Callable[[], float]
     ) -> None:
+        # The last internal request of background prefill; it can be offered, but is in neither order.
         self.internal: Request | None = None
-        self._look = look
-        self._by_priority = by_priority
-        self._clock = clock
+        self._look, self._by_priority, self._clock = look, by_priority, clock
         self._orders = count()
         self._arrived: WeakKeyDictionary[Request, Arrival] = WeakKeyDictionary()
         self._entries: dict[Request, tuple[Entry, Entry]] = {}

@@ -43,10 +43,7 @@ _OPTIONS = ("angles", "policy", "length_aware", "step_latency_target", "parts")
 
 
 def configure_from_key(engine_args: Any) -> None:
-    """Configure an engine from ``additional_config["ropeswitch"]`` and the environment; idempotent.
-
-    Args:
-        engine_args: ``vllm.EngineArgs``.
+    """Configure ``vllm.EngineArgs`` from ``additional_config["ropeswitch"]`` and the environment; idempotent.
 
     Raises:
         FactorError: for an invalid factor file, ladder or length.
@@ -130,27 +127,22 @@ def _made(key: Mapping[str, Any], hf_config: Mapping[str, Any], max_model_len: i
     else:
         return choose(parse(key.get("ladder", AUTO)), hf_config, max_model_len, window)
     if window is not None:
-        raise FieldError(
-            "native_window", "{window} cannot be combined with listed factors; leave it out", window=window
-        )
+        text = "{window} cannot be combined with listed factors; leave it out"
+        raise FieldError("native_window", text, window=window)
     return made
 
 
 def _check_options(key: Mapping[str, Any], where: str) -> None:
     """Refuse invalid values in a user's JSON."""
-    target = key.get("step_latency_target")
+    window, theta, target = key.get("native_window"), key.get("theta"), key.get("step_latency_target")
     chosen = key.get("parts", [])
     known = isinstance(chosen, list) and all(name in list(parts.PARTS) for name in chosen)
     for name, fits, allowed in (
         ("ladder", isinstance(key.get("ladder", ""), str), f"a string: {EXAMPLES}"),
         ("factors", isinstance(key.get("factors", ""), str), "the path of a factor file"),
         ("origins", _are_origins(key.get("origins", [])), "what ropeswitch wrote: a list, one object for each set"),
-        (
-            "native_window",
-            key.get("native_window") is None or is_whole(key["native_window"]),
-            "a number of tokens above 0",
-        ),
-        ("theta", key.get("theta") is None or is_number(key["theta"]), "a number, or null"),
+        ("native_window", window is None or is_whole(window), "a number of tokens above 0"),
+        ("theta", theta is None or is_number(theta), "a number, or null"),
         ("angles", key.get("angles", ANGLES[0]) in ANGLES, f"one of {', '.join(ANGLES)}"),
         ("policy", key.get("policy", POLICIES[0]) in POLICIES, f"one of {', '.join(POLICIES)}"),
         ("length_aware", isinstance(key.get("length_aware", True), bool), "true or false"),
@@ -181,11 +173,8 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     Overrides the Hugging Face config to state plain RoPE up to the ladder's end (``text_config.py``). The rotary module,
     which takes its angles from the ladder alone, is installed later (``rope_dict.py``).
 
-    Args:
-        engine_args: ``vllm.EngineArgs``, or the namespace from ``vllm serve``'s parser.
-        settings: The ladder to serve with.
-        hf_config: The model's text config as a dict, with the user's overrides applied.
-        device_name: ``vllm.platforms.current_platform.device_name``, one of :data:`WORKERS`.
+    ``engine_args`` is ``vllm.EngineArgs`` or the namespace from ``vllm serve``'s parser; ``hf_config`` is the model's
+    text config with the user's overrides applied; ``device_name`` is the current platform's, one of :data:`WORKERS`.
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.

@@ -36,19 +36,12 @@ CHOSEN_BY = (*POLICIES, FORCED)
 
 @dataclass(frozen=True)
 class EngineLadder:
-    """The ladder of one engine.
-
-    Attributes:
-        sets: The factor sets.
-        keys: The key of each set (:func:`~ropeswitch.model_patches.switch.set_keys.set_keys`).
-        policy: One of ``settings.POLICIES``, for requests that choose none.
-        max_model_len: Maximum sequence length, in tokens; None for the ladder's end.
-    """
+    """The ladder of one engine."""
 
     sets: FactorLadder
-    keys: tuple[str, ...]
-    policy: str = BY_LENGTH
-    max_model_len: int | None = None
+    keys: tuple[str, ...]  # Of each set (`set_keys`).
+    policy: str = BY_LENGTH  # One of `settings.POLICIES`, for requests that choose none.
+    max_model_len: int | None = None  # Maximum sequence length, in tokens; None for the ladder's end.
 
     @classmethod
     def of(cls, settings: RopeSettings, max_model_len: int | None = None) -> "EngineLadder":
@@ -67,23 +60,14 @@ class EngineLadder:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a request is on the ladder.
+    """Where a request is on the ladder."""
 
-    Attributes:
-        index: The index of its factor set.
-        name: The name of its factor set.
-        salt: Its ``cache_salt``: that of the set and the client's own.
-        policy: The ladder policy that chose the set if none is forced; ``length`` for a request without an output limit.
-        forced: Whether the request asks for the set, and so keeps it at any length.
-        limit: Its output limit in tokens, None without one.
-    """
-
-    index: int
-    name: str
-    salt: str
-    policy: str = BY_LENGTH
-    forced: bool = False
-    limit: int | None = None
+    index: int  # Of its factor set.
+    name: str  # Of its factor set.
+    salt: str  # Its `cache_salt`: that of the set and the client's own.
+    policy: str = BY_LENGTH  # That chose the set if none is forced; `length` for a request without an output limit.
+    forced: bool = False  # Whether the request asks for the set, and so keeps it at any length.
+    limit: int | None = None  # Its output limit in tokens, None without one.
 
     @property
     def chosen_by(self) -> str:
@@ -95,12 +79,7 @@ class Placement:
         return with_extra(params, {PLACEMENT: [self.index, self.name, self.policy, self.forced, self.limit]})
 
     def moved(self, ladder: EngineLadder, num_tokens: int, num_prompt_tokens: int) -> "Placement":
-        """Return the placement of the same request at another length.
-
-        Args:
-            ladder: The engine's ladder.
-            num_tokens: The sequence's length.
-            num_prompt_tokens: How many of them are its prompt.
+        """Return the placement of the same request at another length, in tokens, of which some are its prompt.
 
         Raises:
             FieldError: when the sequence is longer than the ladder.
@@ -126,11 +105,9 @@ def place(
     forced: str | None = None,
     client_salt: str | None = None,
 ) -> Placement:
-    """Decide where a request is on the ladder.
+    """Decide where a sequence of ``num_tokens`` tokens is on the ladder.
 
     Args:
-        ladder: The engine's ladder.
-        num_tokens: The sequence's length.
         num_prompt_tokens: How many of them are its prompt (default: all).
         limit: Its output limit in tokens, None without one.
         policy: The ladder policy; ``reserve`` needs a limit, and is ``length`` without one.
@@ -150,12 +127,7 @@ def place(
 
 
 def salt_of(key: str, client_salt: str | None) -> str:
-    """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt.
-
-    Args:
-        key: One of :attr:`EngineLadder.keys`.
-        client_salt: The salt that the client sent, or None.
-    """
+    """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt."""
     return f"rope_set:{key}:{client_salt or ''}"
 
 
@@ -170,10 +142,7 @@ def client_part(salt: str) -> str | None:
 
 
 def placement_of(request: Any) -> Placement:
-    """Return the placement that a request carries.
-
-    Args:
-        request: ``vllm.v1.engine.EngineCoreRequest`` or ``vllm.v1.request.Request``.
+    """Return the placement that a ``vllm.v1.engine.EngineCoreRequest`` or ``vllm.v1.request.Request`` carries.
 
     Raises:
         FactorError: when it carries none.
@@ -194,22 +163,12 @@ def carried_index(data: Any) -> int:
 
 
 def asked_placement(
-    ladder: EngineLadder,
-    params: Any,
-    num_tokens: int,
-    client_salt: str | None,
-    *,
-    filled_in: bool = False,
+    ladder: EngineLadder, params: Any, num_tokens: int, client_salt: str | None, *, filled_in: bool = False
 ) -> Placement:
-    """Place a prompt by its parameters.
+    """Place a prompt of ``num_tokens`` tokens by ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
 
-    Args:
-        ladder: The engine's ladder.
-        params: ``vllm.SamplingParams``, ``BeamSearchParams`` or ``PoolingParams``.
-        num_tokens: The prompt's length.
-        client_salt: The ``cache_salt`` that the client sent, or None.
-        filled_in: Whether a missing output limit would be filled in with the rest of the context, so that a limit that ends
-            there counts as none.
+    ``filled_in``: whether a missing output limit would be filled in with the rest of the context, so that a limit that
+    ends there counts as none.
 
     Raises:
         FieldError: for an unknown set or policy, a policy with a forced set, an invalid output limit for a decode engine,

@@ -47,27 +47,17 @@ class UnsupportedError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """Everything the engine's processes need to rotate requests.
-
-    Attributes:
-        theta: The model's rotary base.
-        angles: ``exact``, or ``hf`` for Hugging Face's float32 angles.
-        length_aware: Whether the part ``scheduling`` plans the steps; otherwise upstream's order and chunks apply.
-        step_latency_target: Target duration of such a step in seconds, or None to choose it for the hardware.
-        policy: One of :data:`POLICIES`, for requests that choose none.
-        parts: Names in :data:`~ropeswitch.model_patches.switch.parts.PARTS` of the engine's parts.
-        origins: The origin of each set; empty if unknown.
-        fills_in_limits: Whether callers fill in a missing output limit with the rest of the context, as with ``AsyncLLM``.
-    """
+    """Everything the engine's processes need to rotate requests."""
 
     ladder: FactorLadder
-    theta: float
-    angles: str = "exact"
-    length_aware: bool = True
-    step_latency_target: float | None = None
-    policy: str = BY_LENGTH
-    parts: tuple[str, ...] = tuple(PARTS)
-    origins: tuple[Origin, ...] = ()
+    theta: float  # The model's rotary base.
+    angles: str = "exact"  # Or `hf`, for Hugging Face's float32 angles.
+    length_aware: bool = True  # Whether `scheduling` plans the steps; otherwise upstream's order and chunks apply.
+    step_latency_target: float | None = None  # Target seconds of such a step; None to choose it for the hardware.
+    policy: str = BY_LENGTH  # One of `POLICIES`, for requests that choose none.
+    parts: tuple[str, ...] = tuple(PARTS)  # Names in `parts.PARTS` of the engine's parts.
+    origins: tuple[Origin, ...] = ()  # Of each set; empty if unknown.
+    # Whether callers fill in a missing output limit with the rest of the context, as with `AsyncLLM`.
     fills_in_limits: bool = False
 
     def to_json(self) -> dict[str, Any]:

@@ -27,15 +27,10 @@ TABLE_READERS = ("dflash", "dspark")
 
 
 class DraftRotaryEmbedding(nn.Module):
-    """Replaces upstream's rotary modules in a draft model.
+    """Replaces upstream's rotary modules in a draft model."""
 
-    Attributes:
-        sets: ``[max requests + 1]`` int64: the factor set of each request in the batch.
-        starts: ``[max requests + 1]`` int32: start offset of each request's tokens, followed by the end offset.
-    """
-
-    sets: torch.Tensor
-    starts: torch.Tensor
+    sets: torch.Tensor  # `[max requests + 1]` int64: the factor set of each request in the batch.
+    starts: torch.Tensor  # `[max requests + 1]` int32: start of each request's tokens, followed by the end.
 
     def __init__(self, head_size: int, rotation: Rotation, neox: bool, settings: RopeSettings) -> None:
         super().__init__()

@@ -20,17 +20,12 @@ from ropeswitch.model_patches.switch.drafts.draft_rotary import DraftRotaryEmbed
 class DraftSets:
     """The factor sets of a draft model's requests, on one device.
 
-    Args:
-        max_num_reqs: Maximum requests in a step.
-        device: The model's device.
-        starts: ``[max_num_reqs + 1]`` int32: start offset of each request's tokens, followed by the end offset; a buffer
-            that upstream fills before each draft forward. None to fill one with :meth:`lay_out`.
-
-    Attributes:
-        bound: Whether a module of the draft model reads these sets.
+    ``starts`` is ``[max_num_reqs + 1]`` int32, the start offset of each request's tokens, followed by the end offset: a
+    buffer that upstream fills before each draft forward. None to fill one with :meth:`lay_out`.
     """
 
     def __init__(self, max_num_reqs: int, device: torch.device, starts: torch.Tensor | None = None) -> None:
+        # Whether a module of the draft model reads these sets.
         self.bound = False
         # One extra entry for padding tokens.
         self._sets = torch.zeros(max_num_reqs + 1, dtype=torch.int64, device=device)
@@ -48,11 +43,7 @@ class DraftSets:
         self._sets[: len(request_sets)] = async_tensor_h2d(request_sets, device=self._sets.device)
 
     def lay_out(self, query_start_loc: torch.Tensor) -> None:
-        """Write the start offset of each request's tokens in the next forward.
-
-        Args:
-            query_start_loc: ``[requests + 1]`` int32, on the device.
-        """
+        """Write the start of each request's tokens in the next forward: ``[requests + 1]`` int32, on the device."""
         self._starts[: len(query_start_loc)] = query_start_loc
         self._starts[len(query_start_loc) :] = query_start_loc[-1]
 
@@ -83,11 +74,7 @@ def upstream_tables(model: nn.Module) -> dict[str, int]:
 
 
 def check_tables(model: nn.Module, positions: int) -> None:
-    """Refuse a draft model whose own angle tables end before the positions it drafts at.
-
-    Args:
-        model: A draft model.
-        positions: Number of positions it may draft at.
+    """Refuse a draft model whose own angle tables end before the number of positions it may draft at.
 
     Raises:
         UnsupportedError: naming the module.

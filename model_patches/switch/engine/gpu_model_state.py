@@ -60,7 +60,8 @@ class LadderModelState(DefaultModelState):
 
     def add_request(self, req_index: int, new_req_data: NewRequestData) -> None:
         super().add_request(req_index, new_req_data)
-        self.slot_sets[req_index] = _rope_set(new_req_data)
+        # Upstream's kernel warm-up uses requests that no scheduler placed and whose output nothing reads.
+        self.slot_sets[req_index] = 0 if new_req_data.req_id.startswith(WARM_UPS) else carried_index(new_req_data)
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
         count = input_batch.num_reqs
@@ -76,13 +77,6 @@ class LadderModelState(DefaultModelState):
     def prepare_dummy_inputs(self, num_reqs: int, num_tokens: int) -> dict[str, Any]:
         inputs: dict[str, Any] = super().prepare_dummy_inputs(num_reqs, num_tokens)
         return inputs | {"positions": self._numbers[..., :num_tokens]}
-
-
-def _rope_set(new_req_data: NewRequestData) -> int:
-    # Upstream's kernel warm-up uses requests that no scheduler placed and whose output nothing reads.
-    if new_req_data.req_id.startswith(WARM_UPS):
-        return 0
-    return carried_index(new_req_data)
 
 
 @cache

@@ -88,8 +88,7 @@ def _check_causal(model: nn.Module) -> None:
 
 def check_loader(load_format: str) -> None:
     """Refuse a loader that does not build models with ``initialize_model``, before it reads weights."""
-    loader = _LOAD_FORMAT_TO_MODEL_LOADER.get(load_format, BaseModelLoader)
-    if loader.load_model is not BaseModelLoader.load_model:
+    if _LOAD_FORMAT_TO_MODEL_LOADER.get(load_format, BaseModelLoader).load_model is not BaseModelLoader.load_model:
         raise _unchecked(load_format)
 
 

@@ -12,11 +12,9 @@ _done: set[tuple[str, Any]] = set()
 
 
 def replace(target: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace an upstream symbol with ``wrap(upstream)``; a second call with the same arguments does nothing.
+    """Replace the upstream symbol at a dotted path with ``wrap(upstream)``; a callable is kept as ``__wrapped__``.
 
-    Args:
-        target: The symbol's dotted path.
-        wrap: Makes the replacement. If upstream's symbol is callable, it is kept as ``__wrapped__``.
+    A second call with the same arguments does nothing.
 
     Raises:
         AttributeError: when the installed vLLM has no such symbol.
@@ -35,9 +33,6 @@ def replace(target: str, wrap: Callable[[Any], Any]) -> None:
 
 def patch_process(vllm_config: Any) -> RopeSettings:
     """Check and patch this process for an engine and return its settings; every engine core and worker calls it first.
-
-    Args:
-        vllm_config: ``vllm.config.VllmConfig``.
 
     Raises:
         UnsupportedError: when the engine has no ladder, or uses a feature that would rotate wrongly.

@@ -18,13 +18,7 @@ from weakref import WeakKeyDictionary
 
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, PLACEMENT, settings_of
-from ropeswitch.model_patches.switch.placement import (
-    EngineLadder,
-    Placement,
-    asked_placement,
-    extra_of,
-    with_extra,
-)
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, asked_placement, extra_of, with_extra
 
 Upstream = Callable[..., Any]
 # The set that the current HTTP request's model name asks for (``MODEL@SET`` under plain ``vllm serve``), or None.

@@ -98,8 +98,7 @@ class LadderScheduler(Scheduler):
         output = super().schedule(throttle_prefills)
         # Upstream moves requests that a connector holds back to the other queue.
         self._serve_while_paused()
-        placed = [new.req_id for new in output.scheduled_new_reqs]
-        placed += output.scheduled_cached_reqs.resumed_req_ids
+        placed = [new.req_id for new in output.scheduled_new_reqs] + list(output.scheduled_cached_reqs.resumed_req_ids)
         sets = {req_id: self.placements[req_id].index for req_id in placed}
         for req_id in placed:
             self._report_switch(self.requests[req_id], output.num_scheduled_tokens[req_id])

@@ -44,19 +44,15 @@ _LMCACHE_MP_FIXED = (
 
 @dataclass(frozen=True)
 class Connector:
-    """One of vLLM's connectors: how the factor set gets into its keys, or else why it is refused.
-
-    Attributes:
-        module: Our module with its subclass, or None to use upstream's class.
-        refused: Refused values in its ``kv_connector_extra_config``: (field, value, reason).
-        fixed: Required values in its ``kv_connector_extra_config``: (field, value, reason against any other).
-    """
+    """One of vLLM's connectors: how the factor set gets into its keys, or else why it is refused."""
 
     name: str
     keys: str | None = None
     refusal: str | None = None
-    module: str | None = None
+    module: str | None = None  # Ours, with its subclass; None to use upstream's class.
+    # Refused values in its `kv_connector_extra_config`: (field, value, reason).
     refused: tuple[tuple[str, Any, str], ...] = ()
+    # Required values in it: (field, value, reason against any other).
     fixed: tuple[tuple[str, Any, str], ...] = ()
 
 

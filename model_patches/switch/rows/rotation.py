@@ -16,25 +16,15 @@ from ropeswitch.model_patches.switch.config.settings import RopeSettings, Unsupp
 
 @dataclass(frozen=True)
 class Rotation:
-    """The rows that one kind of rotary module reads.
+    """The rows that one kind of rotary module reads."""
 
-    Attributes:
-        theta: The rotary base.
-        rotary_dim: Width of a row: two values per pair.
-        idle: Pairs at a row's end that never rotate.
-        laddered: Whether the ladder's factors apply, rather than plain frequencies.
-        marked: Whether the config decides that, by its mark in the layer's rope parameters.
-        scaled: Whether the layer requests its own scaling.
-        axes: For M-RoPE, the axis of each pair; None if a token has one position.
-    """
-
-    theta: float
-    rotary_dim: int
-    idle: int = 0
-    laddered: bool = True
-    marked: bool = False
-    scaled: bool = False
-    axes: tuple[int, ...] | None = None
+    theta: float  # The rotary base.
+    rotary_dim: int  # Width of a row: two values per pair.
+    idle: int = 0  # Pairs at a row's end that never rotate.
+    laddered: bool = True  # Whether the ladder's factors apply, rather than plain frequencies.
+    marked: bool = False  # Whether the config decides that, by its mark in the layer's rope parameters.
+    scaled: bool = False  # Whether the layer requests its own scaling.
+    axes: tuple[int, ...] | None = None  # For M-RoPE, the axis of each pair; None if a token has one position.
 
     def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
         """Return the frequencies of each set, or of one plain set if the ladder does not apply."""

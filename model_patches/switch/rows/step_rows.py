@@ -36,11 +36,7 @@ Filler = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None
 
 
 def check_axes(model: nn.Module, model_config: Any) -> None:
-    """Refuse M-RoPE for a model without positions on several axes; upstream would fail at its first request.
-
-    Args:
-        model: The whole model.
-        model_config: ``vllm.config.ModelConfig``.
+    """Refuse M-RoPE for a whole model without positions on several axes; upstream would fail at its first request.
 
     Raises:
         UnsupportedError: with the config field.
@@ -64,23 +60,16 @@ def on_all_stages(value: T) -> list[T]:
 
 
 class RotationRows:
-    """The rows of one rotation on one device.
+    """The rows of one rotation on the device of ``numbers``: ``[max tokens of a step]`` int64 row numbers, from 0.
 
-    Args:
-        rotation: The rotation.
-        settings: The ladder and the angle mode.
-        max_model_len: Maximum positions in a sequence.
-        numbers: ``[max tokens of a step]`` int64 row numbers, counting from 0, on the device.
-        kernels: The kernels of the part ``triton``, or None.
-
-    Attributes:
-        rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines.
+    ``max_model_len`` is the maximum positions in a sequence; ``kernels`` are those of the part ``triton``, or None.
     """
 
     def __init__(
         self, rotation: Rotation, settings: RopeSettings, max_model_len: int, numbers: torch.Tensor, kernels: Any
     ) -> None:
         self.rotation, self.max_model_len, self.kernels = rotation, max_model_len, kernels
+        # [max tokens of a step, rotary_dim], cosines then sines.
         self.rows = torch.zeros(len(numbers), rotation.rotary_dim, dtype=torch.float32, device=numbers.device)
         self._tokens = numbers.int()
         self.load(settings)
@@ -132,28 +121,16 @@ class RotationRows:
 
 
 class StepRows:
-    """The rows of one step, on one device.
-
-    Args:
-        settings: The ladder and the model's rotary base.
-        max_model_len: Maximum positions in a sequence.
-        max_num_tokens: Maximum tokens in a step.
-        device: The model's device.
-
-    Attributes:
-        by_rotation: The rows of each kind of rotary module in the model, once it is bound.
-        numbers: ``[max_num_tokens]`` int64 row numbers, counting from 0, which the model gets instead of positions.
-        positions: ``[max_num_tokens]`` int64 true positions, for layers that read them; None if no layer does.
-        softmax: The step's softmax scales if a set of the ladder has one, else None.
-        sets: The names of the ladder's sets.
-        max_model_len: Maximum positions in a sequence.
-    """
+    """The rows of one step, on the model's device; ``max_model_len`` is the maximum positions in a sequence."""
 
     def __init__(self, settings: RopeSettings, max_model_len: int, max_num_tokens: int, device: torch.device) -> None:
+        # Row numbers, counting from 0, which the model gets instead of positions.
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
+        # [max_num_tokens] int64 true positions, for layers that read them; None if no layer does.
         self.positions: torch.Tensor | None = None
         self.sets = settings.ladder.names
         self.max_model_len = max_model_len
+        # The rows of each kind of rotary module in the model, once it is bound.
         self.by_rotation: dict[Rotation, RotationRows] = {}
         self._rotates = False
         self._settings = settings

@@ -32,15 +32,12 @@ CosSin = tuple[torch.Tensor, torch.Tensor]
 
 
 class RowsRotaryEmbedding(nn.Module):
-    """Replaces the ``RotaryEmbedding`` of a Hugging Face model.
+    """Replaces the ``RotaryEmbedding`` of a Hugging Face model; ``layout`` is one of :data:`LAYOUTS`.
 
-    Args:
-        rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines, written before each forward.
-        layout: One of :data:`LAYOUTS`.
-        casts: Whether cos and sin are cast to the hidden states' dtype, as in most models; otherwise they stay float32.
+    ``casts``: whether cos and sin are cast to the hidden states' dtype, as in most models; otherwise they stay float32.
     """
 
-    rows: torch.Tensor
+    rows: torch.Tensor  # `[max tokens of a step, rotary_dim]` float32, cosines then sines, written before each forward.
 
     def __init__(self, rotation: Rotation, rows: torch.Tensor, layout: str, casts: bool) -> None:
         super().__init__()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.model_patches.scheduling.engine import Limits
 from ropeswitch.model_patches.scheduling.length_aware import LengthAware
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, StepCost, chunk
-from ropeswitch.model_patches.scheduling.engine import Limits
 
 WIDTH = 256
 TARGET = 0.2
