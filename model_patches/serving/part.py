@@ -22,13 +22,18 @@ def reporting_progress(upstream: Callable[[Any], None]) -> Callable[[Any], None]
     return initialize
 
 
-def prefill_progress(scheduler: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
-    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds."""
+def prefill_progress(
+    scheduler: Any, request_ids: Sequence[str], predicts: bool = False
+) -> dict[str, tuple[int, int, float | None]]:
+    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds.
+
+    The seconds are None unless ``predicts``, which takes a multiple of the time.
+    """
     found = {}
     for request_id in request_ids:
         if (request := scheduler.requests.get(request_id)) is not None:
             # Upstream drops these statistics at the first token.
             cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
             processed = min(request.num_computed_tokens, request.num_prompt_tokens)
-            found[request_id] = processed, cached, scheduler.prefill_seconds(request)
+            found[request_id] = processed, cached, scheduler.prefill_seconds(request) if predicts else None
     return found

@@ -1,6 +1,7 @@
 """Calls utilities of engines and workers: reports of patches and scheduling, and prompt progress."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,6 +13,8 @@ from ropeswitch.model_patches.guard.registry import applied
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
+
+logger = logging.getLogger(__name__)
 
 
 def check_process(patches: Sequence[Patch]) -> None:
@@ -53,29 +56,30 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
 
 
 def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index.
-
-    Each returns None if its engine is dead, or this process is shutting down.
-    """
+    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``) or None, by the engine's index."""
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
     return {index: partial(_utility, client, engine, "scheduling_report") for index, engine in engines}
 
 
 async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:
-    """Return the result of an engine's utility; None if the engine is dead, or this process is shutting down."""
+    """Return the result of an engine's utility; None without one, which is logged unless the engine or this process ends."""
     try:
         return await client._call_utility_async(name, *arguments, engine=engine)
     except Exception as error:
-        # An engine that shuts down raises a bare Exception.
+        # An engine that shuts down refuses every utility; figures are not worth a failed answer.
         if not LIFE.leaving and not vllm_adapter.is_dead_engine(error):
-            raise
+            logger.warning("an engine did not answer %s: %s", name, error)
         return None
 
 
-async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[int, int, float | None]]:
+async def _progress(
+    client: Any, request_ids: Sequence[str], *, predicts: bool
+) -> dict[str, tuple[int, int, float | None]]:
     """Return the ``prefill_progress`` (``model_patches/serving/part.py``) of the requests that an engine knows."""
-    asked = (_utility(client, engine, "prefill_progress", list(request_ids)) for engine in client.core_engines)
+    asked = (
+        _utility(client, engine, "prefill_progress", list(request_ids), predicts) for engine in client.core_engines
+    )
     return {
         request_id: tuple(found) for each in await asyncio.gather(*asked) for request_id, found in (each or {}).items()
     }
@@ -83,15 +87,12 @@ async def _progress(client: Any, request_ids: Sequence[str]) -> dict[str, tuple[
 
 async def computed_tokens(engine_client: Any, request_ids: Sequence[str]) -> dict[str, int]:
     """Return the computed or cached prompt tokens, by internal ID, of the requests that an engine knows."""
-    progress = await _progress(engine_client.engine_core, request_ids)
+    progress = await _progress(engine_client.engine_core, request_ids, predicts=False)
     return {request_id: tokens for request_id, (tokens, *_) in progress.items()}
 
 
 async def prefill_progress(engine_client: Any, request_id: str) -> tuple[int, int, float | None]:
-    """Return a request's ``prefill_progress`` (``model_patches/serving/part.py``); zeros and None if no engine knows it.
-
-    Of a request with several answers, the furthest one counts.
-    """
+    """Return the ``prefill_progress`` of a request's furthest answer; zeros and None if no engine knows it."""
     internal = engine_client.output_processor.external_req_ids.get(request_id)
-    progress = await _progress(engine_client.engine_core, internal) if internal else {}
+    progress = await _progress(engine_client.engine_core, internal, predicts=True) if internal else {}
     return max(progress.values(), default=(0, 0, None), key=lambda each: each[0])

@@ -94,11 +94,12 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
     patches = in_play(engine_client.vllm_config)
     engine_utilities.check_process(patches)
+    applied = [each for each in patches if each.file.split("/")[1] in ("switch", *settings.parts)]
     model = engine_client.model_config
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
-        rope_info=routes.rope_info(settings, model.max_model_len, patches),
+        rope_info=routes.rope_info(settings, model.max_model_len, applied),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )

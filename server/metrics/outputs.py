@@ -38,14 +38,8 @@ _update_stats = vllm_adapter.OutputProcessor._update_stats_from_output
 class OutputWatch:
     """Measures the sequences of one API server process.
 
-    Args:
-        ladder: The engines' ladder.
-        metrics: The metrics to add to.
-        engine_of: Returns the index of a request's engine by its internal ID; None if it has none.
-
-    Attributes:
-        metrics: The same metrics.
-        spans: Returns a context in which a sequence's span is made (``traces.py``); None without traces.
+    ``engine_of`` returns the index of a request's engine by its internal ID, or None. ``spans`` returns a context in which a
+    sequence's span is made (``traces.py``); None without traces.
     """
 
     def __init__(self, ladder: EngineLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
@@ -71,7 +65,8 @@ class OutputWatch:
             context.add(track, state)
 
     def _find_engine(self, track: Track, request_id: str) -> None:
-        track.engine = self._engine_of(request_id)
+        if track.engine is None:
+            track.engine = self._engine_of(request_id)
 
     def _band_set(self, track: Track, prompt: int) -> BandSet:
         return min(bisect_left(self._ends, prompt), len(self._ends) - 1), track.placement.index
@@ -97,6 +92,7 @@ class OutputWatch:
 
     def first(self, track: Track, state: Any, prefill: Any, tokens: int) -> None:
         """Add a sequence's first output, or the first after a chunk of a session."""
+        self._find_engine(track, state.request_id)
         self.report(track)
         if track.waited is not None:
             self._move(track, state.prompt_len, state.prompt_len)
@@ -129,6 +125,7 @@ class OutputWatch:
         self.live(track, None)
         if track.outcome is not None:
             return
+        self._find_engine(track, state.request_id)
         self.report(track)
         if outcome is not None:
             track.outcome = outcome

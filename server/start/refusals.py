@@ -114,7 +114,7 @@ def root_cause(error: BaseException) -> str:
         seen.add(id(error))
     message = " ".join(str(error).split())
     if killed := _KILLED.search(message):
-        name = signal.Signals(int(killed["signal"])).name
+        name = next((each.name for each in signal.Signals if each == int(killed["signal"])), "a signal")
         memory = " (the system does this when memory runs out: free some, or lower --kv-cache-memory-bytes)"
         return f"an engine process was killed by {name}{memory if name == 'SIGKILL' else ''}"
     if len(message) > MOST:

@@ -52,18 +52,12 @@ class Admission:
         self._max_prompt_tokens, self._make_error = max_prompt_tokens, make_error
         # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
+        self._requests, self._tokens = [0] * len(self.classes), [0] * len(self.classes)
 
     def admit(self, tokens: int, index: int, copies: int, request_id: str) -> None:
-        """Count a prompt of the current HTTP request as waiting; the server's own prompts are not counted.
+        """Count a prompt of the current HTTP request, in length class ``index``, as waiting for ``copies`` answers.
 
-        Args:
-            tokens: The prompt's length.
-            index: The index of its length class.
-            copies: Number of answers to generate.
-            request_id: Its ID in the engine client.
-
-        Raises:
-            RefusedError: for a prompt that is too long, or if its class is full.
+        Raises RefusedError for a prompt that is too long, or if its class is full. The server's own prompts are not counted.
         """
         if (context := current.get()) is None:
             return
@@ -88,6 +82,7 @@ class Admission:
         if (refusal := self._refusal(ticket, siblings)) is not None:
             return refusal
         self._tickets[id(ticket)] = ticket
+        self._count(ticket, 1)
         return ticket
 
     def _refusal(self, ticket: Ticket, siblings: Sequence[Ticket]) -> Refusal | None:
@@ -121,8 +116,13 @@ class Admission:
                 self._release(ticket)
 
     def _release(self, ticket: Ticket) -> None:
-        ticket.released = True
-        self._tickets.pop(id(ticket), None)
+        if self._tickets.pop(id(ticket), None) is not None:
+            ticket.released = True
+            self._count(ticket, -1)
+
+    def _count(self, ticket: Ticket, sign: int) -> None:
+        self._requests[ticket.index] += sign * ticket.requests
+        self._tokens[ticket.index] += sign * ticket.tokens
 
     async def watch(self, looked: Callable[[], None]) -> None:
         """Call :meth:`look` and then ``looked`` periodically, forever."""
@@ -133,5 +133,4 @@ class Admission:
 
     def waiting(self, index: int) -> tuple[int, int]:
         """Return the numbers of waiting requests and tokens of a class."""
-        found = [each for each in self._tickets.values() if each.index == index]
-        return sum(each.requests for each in found), sum(each.tokens for each in found)
+        return self._requests[index], self._tokens[index]

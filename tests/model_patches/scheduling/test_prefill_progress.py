@@ -42,7 +42,7 @@ def test_the_seconds_of_the_rest_are_predicted_once_steps_were_measured(configs:
     engine = Engine(configs(MODES["v1"]), MODES["v1"], 60)
 
     def seconds(name: str) -> float | None:
-        return prefill_progress(engine.scheduler, [name])[name][2]
+        return prefill_progress(engine.scheduler, [name], True)[name][2]
 
     engine.add("0", [0, *PROMPT], 4, None, None)
     assert seconds("0") is None
@@ -70,4 +70,4 @@ def test_an_engine_that_plans_by_no_model_predicts_nothing(configs: Callable[[Mo
     engine.add("first", PROMPT, 4, None, None)
     while engine.scheduler.has_requests():
         engine.step()
-        assert [each[2] for each in prefill_progress(engine.scheduler, ["first"]).values()] in ([None], [])
+        assert [each[2] for each in prefill_progress(engine.scheduler, ["first"], True).values()] in ([None], [])
