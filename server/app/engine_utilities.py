@@ -56,7 +56,7 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
 
 
 def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``) or None, by the engine's index."""
+    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index."""
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
     return {index: partial(_utility, client, engine, "scheduling_report") for index, engine in engines}
