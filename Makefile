@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -266,17 +266,6 @@ bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kerne
 
 bench-schedule: $(STAMP) ## Measure the host time our schedulers add to stock's schedule() (about 1 minute, no model)
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
-
-simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
-	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.simulate $(ARGS)
-
-simulate-front: $(STAMP) ## Compare our scheduler at several targets with stock's settings, simulated (about 20 minutes)
-	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.front $(ARGS)
-
-simulate-routing: $(STAMP) ## Compare routers in front of several replicas, simulated (options in ARGS)
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
 
 lock: ## Regenerate requirements/*.lock from pyproject.toml and requirements/*.in (needs uv)
 	@echo "lock: resolving pyproject.toml, requirements/clients.in, aiperf.in and docs.in into the files requirements/*.lock"

@@ -1,4 +1,4 @@
-"""Runs of a benchmark or simulation, stored line by line so that an interrupted command can resume."""
+"""Runs of a benchmark, stored line by line so that an interrupted command can resume."""
 
 import json
 from dataclasses import asdict

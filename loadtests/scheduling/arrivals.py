@@ -3,9 +3,9 @@
 import math
 import random
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from ropeswitch.loadtests.scheduling.settings import WINDOW
-from ropeswitch.loadtests.simulation.workloads import Arrival
 
 # Maximum tokens of a short prompt; tokens of a chat's answer and of a long prompt's answer.
 SHORT, CHAT_OUTPUT, LONG_OUTPUT = 512, 16, 16
@@ -14,6 +14,14 @@ CHATS = 24
 BEFORE, BEHIND = 40, 40
 CROSSINGS = 4
 PARETO, PARETO_LEAST, PARETO_COUNT = 0.75, 50, 40
+
+
+class Arrival(NamedTuple):
+    """One request: its arrival in seconds, its prompt's tokens and its answer's."""
+
+    at: float
+    prompt: int
+    output: int
 
 
 def arrivals(name: str, prompt: int, alone: float, seed: int) -> list[Arrival]:

@@ -14,7 +14,7 @@ KV_TOKENS = 49152
 PROMPTS = (1024, 32768)
 KV_BYTES = KV_TOKENS * LAYERS * 2 * HEADS[1] * HEAD * BFLOAT16_BYTES
 
-# Stock's defaults, and its ways to limit a long prompt; the simulation (simulation/front.py) tries more values.
+# Stock's defaults, and its ways to limit a long prompt.
 STOCK_SETTINGS: Mapping[str, dict[str, Any]] = {
     "stock default": {},
     "batched tokens 256": {"max_num_batched_tokens": 256},

@@ -1,23 +1,12 @@
 """The front of scheduling settings: percentiles, intervals and verdicts, on made-up runs and against a plain count."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.deploy.plan.gpus import load
-from ropeswitch.loadtests.runs import Runs
 from ropeswitch.loadtests.scheduling.front import Run, answers, complete, dominated, ratios, report, settings
-from ropeswitch.loadtests.simulation import exactness, front
-from ropeswitch.loadtests.simulation.cluster import make_cluster
-from ropeswitch.loadtests.simulation.costs import StepCosts
-from ropeswitch.loadtests.simulation.front import stock
-from ropeswitch.loadtests.simulation.policies import Builder, Options, Policy
-from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 
 SEEDS = range(5)
 
@@ -105,97 +94,3 @@ def test_settings_that_ran_other_seeds_are_refused_or_left_out() -> None:
     assert not complete(found, ("stock", "ours", "not run yet"))
     with pytest.raises(ValueError, match="ours, seed 7: no short request"):
         settings([Run("ours", True, 7, (), 1.0, 1.0)])
-
-
-def test_every_policy_of_the_simulated_front_has_a_name_of_its_own() -> None:
-    names = [str(policy) for policy in stock(2048)]
-    assert len(set(names)) == len(names)
-    assert names[0] == "stock default: 2048" and str(Policy("tuned", 2048, interval=4)) in names
-
-
-def test_an_interrupted_front_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("THRESHOLDS", "BATCHED", "INTERVALS", "COMBINED"):
-        monkeypatch.setattr(front, name, getattr(front, name)[:1])
-    arguments = ["--workload", "crossing", "--requests", "2", "--longest", "8192", "--seeds", "2", "--targets", "0.1"]
-    arguments += ["--out", str(tmp_path)]
-    front.main(arguments)
-    text = capsys.readouterr().out
-    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
-    assert "### crossing, 1 x A100-80GB, 2 seeds" in text and "ours, target 0.1 s, reserve" in text
-    path = tmp_path / "runs.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    # Ours with and without reserve at two targets, and stock.
-    assert len(lines) == 2 * (4 + len(stock(2048)))
-    # Each run is only made where it is missing.
-    path.write_text("\n".join(lines[1:]) + "\n", encoding="utf-8")
-    front.main(arguments)
-    again = path.read_text(encoding="utf-8").splitlines()
-    assert sorted(again) == sorted(lines) and again[-1] == lines[0]
-    assert capsys.readouterr().out == text
-    options = json.loads(lines[0])["options"]
-    assert Runs(path, Run, options).found and not Runs(path, Run, options | {"gpus": 2}).found
-
-
-def test_a_cut_line_of_an_interrupted_front_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "runs.jsonl").write_text('{"workload": "mi', encoding="utf-8")
-    assert front.main(["--out", str(tmp_path)]) == 2
-    assert "runs.jsonl, line 1: not a run (JSONDecodeError" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        (front, ["--gpu", "abacus"], "front: error: --gpu: 'abacus' is unknown; allowed: A100-40GB"),
-        (front, ["--gpus", "3"], "front: error: --gpus: 3: TP 3: must divide the 32 query heads"),
-        (
-            front,
-            ["--longest", "2096640"],
-            "front: error: --longest: 2096640 tokens plus an answer do not fit: 1 x A100-80GB",
-        ),
-        (front, ["--targets", "0"], "front: error: argument --targets: '0' must be a number from 0.001 to 60"),
-        (exactness, ["--model", "gpt"], "exactness: error: --model: 'gpt' is unknown"),
-        (exactness, ["--gpu", "A100-80GB", "abacus"], "exactness: error: --gpu: 'abacus' is unknown"),
-        (
-            exactness,
-            ["--requests", "1000"],
-            "exactness: error: --requests: 1000 do not fit: 1 x A100-80GB hold at most 5",
-        ),
-    ],
-)
-def test_refusals(
-    command: ModuleType, arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert command.main(arguments) == 2
-    found = capsys.readouterr()
-    assert found.err.startswith(message) and found.err.count("\n") == 1 and not found.out
-
-
-def test_exactness_costs_its_recomputation_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    assert exactness.main(["--gpu", "H100-80GB", "--requests", "2"]) == 0
-    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| 2 ")]
-    sides = {line[1]: (int(line[2]), float(line[-1])) for line in lines}
-    assert [recomputed for recomputed, _ in sides.values()] == [0, 16384, 16384, 0]
-    assert all(ratio <= 1.05 for _, ratio in sides.values())
-
-
-def test_priorities_and_intervals_change_what_stock_schedules(tmp_path: Path) -> None:
-    cluster = make_cluster("mistral-7b", load()["A100-80GB"], 1)
-    builder = Builder(cluster, StepCosts(cluster), tmp_path)
-    # Two long prompts and a chat wait while one request decodes; two may run.
-    arrivals = (Arrival(0.0, 64, 400), Arrival(0.1, 20_000, 2), Arrival(0.2, 20_000, 2), Arrival(0.3, 100, 2))
-    workload = Workload("test", "", arrivals, 2_000)
-
-    def firsts(policy: Policy) -> list[float]:
-        records = builder.simulation(policy, workload, Options()).run().records
-        return [record.first_token_seconds for record in records]
-
-    plain, priority = firsts(Policy("tuned", 2048)), firsts(Policy("tuned", 2048, priority=True))
-    interval = firsts(Policy("tuned", 2048, interval=4))
-    # vLLM's priorities order the queue: the chat passes the second long prompt, which did not start.
-    assert priority[3] < plain[3] and priority[2] > plain[2]
-    # Three steps of four decode alone.
-    assert interval[1] > plain[1]
