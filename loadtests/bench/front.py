@@ -4,13 +4,11 @@ The figures are the time to first token of short requests, the worst gap in an a
 complete. Every setting runs the same seeds, so all settings share one set of resampled seeds.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-
-from ropeswitch.loadtests.scheduling.tables import table
 
 FIGURES = ("p99 first token", "worst gap", "long prompts done")
 # A ratio up to SAME counts as equal; one up to CHANCE does too if its interval reaches down to 1.
@@ -21,7 +19,7 @@ DRAWS, SEED = 2000, 0
 
 
 @dataclass(frozen=True)
-class Run:
+class Measured:
     """One setting's run of a workload with one seed.
 
     Attributes:
@@ -42,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Summary:
     """A setting's figures, in the order of :data:`FIGURES`: of all seeds, and (:data:`DRAWS`, 3) of resampled seeds."""
 
     name: str
@@ -91,19 +89,13 @@ class Answer:
     met: bool
 
 
-def complete(runs: Sequence[Run], names: Collection[str]) -> list[Run]:
-    """Return the runs of the named settings, for the seeds that all of them ran."""
-    ran = {(run.setting, run.seed) for run in runs}
-    return [run for run in runs if run.setting in names and all((name, run.seed) in ran for name in names)]
-
-
-def settings(runs: Iterable[Run]) -> list[Setting]:
+def summaries(runs: Iterable[Measured]) -> list[Summary]:
     """Return every setting's figures: the 99th percentile over all short requests, medians of the rest.
 
     Raises:
         ValueError: if two settings ran different seeds, or a run has no short request.
     """
-    grouped: dict[str, dict[int, Run]] = {}
+    grouped: dict[str, dict[int, Measured]] = {}
     for run in runs:
         if not run.firsts:
             raise ValueError(f"{run.setting}, seed {run.seed}: no short request")
@@ -111,12 +103,12 @@ def settings(runs: Iterable[Run]) -> list[Setting]:
     seeds = sorted(next(iter(grouped.values()), {}))
     for name, found in grouped.items():
         if sorted(found) != seeds:
-            raise ValueError(f"{name} ran seeds {sorted(found)}, not {seeds}; run the same command again to resume")
+            raise ValueError(f"{name} ran seeds {sorted(found)}, not {seeds}")
     drawn = np.random.default_rng(SEED).integers(0, max(len(seeds), 1), (DRAWS, len(seeds)))
-    return [_setting(name, [found[seed] for seed in seeds], drawn) for name, found in grouped.items()]
+    return [_summary(name, [found[seed] for seed in seeds], drawn) for name, found in grouped.items()]
 
 
-def _setting(name: str, runs: Sequence[Run], drawn: "np.ndarray") -> Setting:
+def _summary(name: str, runs: Sequence[Measured], drawn: "np.ndarray") -> Summary:
     rest = np.array([(run.gap, run.long) for run in runs])
     firsts = np.concatenate([run.firsts for run in runs])
     order, owner = (
@@ -131,17 +123,17 @@ def _setting(name: str, runs: Sequence[Run], drawn: "np.ndarray") -> Setting:
         draws[i, 0] = order[np.searchsorted(times, ceil(0.99 * times[-1]))]
     gap, long = np.median(rest, axis=0)
     figures = (float(order[ceil(0.99 * len(order)) - 1]), float(gap), float(long))
-    return Setting(name, runs[0].ours, figures, draws)
+    return Summary(name, runs[0].ours, figures, draws)
 
 
-def ratios(one: Setting, other: Setting) -> tuple[Ratio, ...]:
+def ratios(one: Summary, other: Summary) -> tuple[Ratio, ...]:
     """Return one setting's figures over another's."""
     low, high = np.percentile(one.draws / other.draws, (2.5, 97.5), axis=0)
     values = [a / b for a, b in zip(one.figures, other.figures, strict=True)]
     return tuple(Ratio(*map(float, each)) for each in zip(values, low, high, strict=True))
 
 
-def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
+def dominated(found: Sequence[Summary]) -> list[tuple[str, str, tuple[Ratio, ...]]]:
     """Find our settings that one of stock's matches in every figure and beats in one, with the interval above 1.
 
     Returns:
@@ -158,13 +150,13 @@ def dominated(found: Sequence[Setting]) -> list[tuple[str, str, tuple[Ratio, ...
     ]
 
 
-def answers(found: Sequence[Setting]) -> list[Answer]:
+def answers(found: Sequence[Summary]) -> list[Answer]:
     """Return our best answer to each of stock's settings."""
     ours = [each for each in found if each.ours]
     return [_answer(stock, ours) for stock in found if not stock.ours and ours]
 
 
-def _answer(stock: Setting, ours: Sequence[Setting]) -> Answer:
+def _answer(stock: Summary, ours: Sequence[Summary]) -> Answer:
     compared = [(each.name, ratios(each, stock)) for each in ours]
     good = [each for each in compared if all(ratio.as_good for ratio in each[1])]
     if good:
@@ -173,26 +165,3 @@ def _answer(stock: Setting, ours: Sequence[Setting]) -> Answer:
     better = [each for each in compared if any(ratio.better for ratio in each[1])]
     name, best = min(better or compared, key=lambda each: max(ratio.value for ratio in each[1]))
     return Answer(stock.name, name, best, False)
-
-
-def report(runs: Sequence[Run]) -> str:
-    """Return the settings' figures and both verdicts as Markdown."""
-    found = sorted(settings(runs), key=lambda each: (each.ours, each.figures[2], each.name))
-    rows = [[each.name, *(f"{value:.3f}" for value in each.figures)] for each in found]
-    seeds, firsts = {run.seed for run in runs}, sum(len(run.firsts) for run in runs) // len(found)
-    parts = [f"{len(seeds)} rounds, {firsts} short requests per setting."]
-    parts.append(table(["setting", *(f"{figure} s" for figure in FIGURES)], rows))
-    beaten: dict[str, list[tuple[str, tuple[Ratio, ...]]]] = {}
-    for ours, stock, values in dominated(found):
-        beaten.setdefault(ours, []).append((stock, values))
-    lines = [f"Our settings that one of stock's dominates: {len(beaten) or 'none'}"]
-    for ours, others in beaten.items():
-        stock, values = max(others, key=lambda other: min(ratio.value for ratio in other[1]))
-        lines.append(f"- {ours}: dominated by {len(others)}, most clearly by {stock}: {', '.join(map(str, values))}")
-    parts.append("\n".join(lines))
-    answered = answers(found)
-    met = sum(each.met for each in answered)
-    rows = [[each.stock, each.ours, *map(str, each.ratios), "yes" if each.met else "**no**"] for each in answered]
-    parts.append(f"Stock's settings that one of ours answers: {met} of {len(answered)}. Ratios are ours / stock's.")
-    parts.append(table(["stock", "ours", *FIGURES, "met"], rows))
-    return "\n\n".join(parts)
