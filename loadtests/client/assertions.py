@@ -1,5 +1,6 @@
 """Parses and checks ``--assert`` and latency objectives, such as ``band=0-8k,ttft_p99<0.5``. Times are in seconds."""
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,19 +13,14 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el", "lateness", "ttft_due")
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
 # Figures other than latencies: name in assertions, and key in results.json. Each share is of the requests it applies to.
 NUMBERS = {
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "correct": "correct_share",
-    "wrong": "wrong",
-    "miscounted": "miscounted",
-    "good": "good_share",
-    "crossings": "crossings",
-    "request_throughput": "request_throughput",
-    "output_throughput": "output_throughput",
-    "total_token_throughput": "total_token_throughput",
-}
+    name: name
+    for name in (
+        "completed", "failed", "cancelled", "wrong", "miscounted", "crossings", "request_throughput", "output_throughput",
+        "total_token_throughput",
+    )
+} | {"correct": "correct_share", "good": "good_share"}  # fmt: skip
 OBJECTIVES = ("ttft", "tpot", "e2el")
+SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 
 
 @dataclass(frozen=True)
@@ -49,27 +45,14 @@ class Limit:
 
     def holds(self, value: float) -> bool:
         """Return whether a value satisfies the limit."""
-        match self.sign:
-            case "<":
-                return value < self.bound
-            case "<=":
-                return value <= self.bound
-            case ">":
-                return value > self.bound
-            case ">=":
-                return value >= self.bound
-            case _:
-                return value == self.bound
+        return bool(SIGNS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True)
 class Assertion:
     """Limits on the figures of one band, or of all requests together.
 
-    Attributes:
-        text: The assertion as written.
-        band: None for all requests.
-        limits: All must hold.
+    All ``limits`` must hold; ``band`` is None for all requests.
     """
 
     text: str
@@ -103,10 +86,7 @@ class Assertion:
 class Slo:
     """A latency objective: upper bounds in seconds for the requests of one band, or for all.
 
-    Attributes:
-        text: The objective as written.
-        band: None for all requests.
-        bounds: Upper bound in seconds, by ``ttft``, ``tpot`` or ``e2el``.
+    ``bounds`` are by ``ttft``, ``tpot`` or ``e2el``; ``band`` is None for all requests.
     """
 
     text: str

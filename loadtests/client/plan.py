@@ -1,4 +1,4 @@
-"""Draws the requests of a run ahead of time: kinds, lengths and pass keys. The same seed draws the same requests."""
+"""Draws the requests of a run and when they are due. The same seed draws the same requests."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import is_number
 from ropeswitch.loadtests.client.lengths import draw
-from ropeswitch.loadtests.client.workload import Part, Trace, Workload
+from ropeswitch.loadtests.client.workload import Arrival, Bursts, Gamma, Part, Poisson, Trace, Workload
 
 # Largest number in a trace; hash_ids may have 64 bits.
 MOST = (1 << 64) - 1
@@ -25,20 +25,12 @@ class Planned:
 
     Attributes:
         index: Its position in the plan, from 0.
-        conversation: Number of its conversation, whose requests are sent one after the other.
-        turn: Its position in the conversation, from 0.
-        kind: Name of its part of the mix.
-        prompt_tokens: Exact number of prompt tokens.
-        max_tokens: Maximum tokens of the answer.
+        conversation: Number of its conversation of ``turns`` requests, which are sent one after the other.
         key: Index of its pass key.
-        form: ``text`` or ``ids``.
-        stream: Whether the answer is streamed.
         cancel_after: Chunks of the answer after which the client disconnects; None for never.
         think: Seconds to wait after the previous answer of the conversation.
-        prefix: Index of its shared text; None for none.
-        prefix_tokens: Tokens of that text.
+        prefix: Index of its shared text, of ``prefix_tokens``; None for none.
         blocks: Its hash_ids in a trace.
-        turns: Turns of its conversation.
         due: Seconds since the run's start, from a trace; None without one.
     """
 
@@ -69,8 +61,6 @@ class Bounds:
         longest: Maximum tokens of a prompt plus its answer; longer ones are cut. None for no maximum.
         max_model_len: Maximum tokens that the servers accept; more are an error. None if they do not report it.
         limits: Lengths at which factor sets switch.
-        scale: Factor for the workload's prompt lengths.
-        keys: Number of pass keys.
     """
 
     least: int
@@ -82,13 +72,7 @@ class Bounds:
 
 
 def plan(workload: Workload, conversations: int, seed: int, bounds: Bounds) -> list[Planned]:
-    """Draw the requests of a run.
-
-    Args:
-        workload: What to draw.
-        conversations: Number of conversations, of one request per turn. A trace has at most one per line.
-        seed: Random seed.
-        bounds: See :class:`Bounds`.
+    """Draw the requests of a run: a number of conversations, of one request per turn.
 
     Raises:
         UsageError: if a prompt is too short for a pass key, or too long for the server.
@@ -256,3 +240,24 @@ def _at_least(value: object, least: int) -> int:
     if not is_number(value) or not least <= value <= MOST:
         raise ValueError(f"{value!r} must be a number, at least {least} and at most {MOST}")
     return int(value)
+
+
+def due_times(arrival: Arrival, rate: float, count: int, seed: int) -> np.ndarray:
+    """Return when ``count`` requests are due, in seconds since the run's start, in order.
+
+    Poisson and gamma arrivals are scaled to take exactly ``count / rate`` seconds, as upstream does
+    (``vllm.benchmarks.serve.get_request``), so that runs with different seeds have the same load.
+    """
+    random = np.random.default_rng([seed, count])
+    match arrival.rated:
+        case Bursts(size=size):
+            return (np.arange(count) // size) * (size / rate)
+        case Gamma(burstiness=burstiness):
+            intervals = random.gamma(burstiness, 1.0, size=count)
+        case Poisson():
+            intervals = random.exponential(1.0, size=count)
+        case None:
+            raise ValueError("this arrival process has no rate")
+    times: np.ndarray = np.cumsum(intervals)
+    # As upstream: the intervals of a very bursty process can all underflow to 0.
+    return times * (count / rate / times[-1]) if times[-1] else times

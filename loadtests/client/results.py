@@ -13,7 +13,7 @@ from vllm.benchmarks.serve import BenchmarkMetrics, calculate_metrics
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Exchange, Run
-from ropeswitch.loadtests.report.series import crossing, tpot
+from ropeswitch.loadtests.report.series import crosses, tpot
 
 # 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
@@ -26,14 +26,8 @@ Figures = dict[str, Any]
 def figures(runs: Sequence[Run], bands: Sequence[Band], slos: Sequence[Slo], limits: Sequence[int]) -> Figures:
     """Compute the figures of one server's runs at one point, all repetitions together.
 
-    Args:
-        runs: At least one run.
-        bands: Length bands; those without requests are left out.
-        slos: Objectives of a good request.
-        limits: Lengths at which factor sets switch.
-
     Returns:
-        Upstream's keys, those added here (see the table in docs/loadtests.md), and the same for each band in ``bands``.
+        Upstream's keys, those added here (see the table in docs/loadtests.md), and the same for each band with requests.
     """
     exchanges = [each for run in runs for each in run.exchanges]
     # Each run's times start at 0. Upstream counts requests within a second, so runs must not overlap.
@@ -89,7 +83,7 @@ def _figures(
         "wrong": len(judged) - sum(judged),
         "correct_share": sum(judged) / len(judged) if judged else None,
         "miscounted": sum(each.counted_prompt_tokens not in (None, each.prompt_tokens) for each in whole),
-        "crossings": sum(crossing(each, limits) is not None for each in whole),
+        "crossings": sum(crosses(each, limits) for each in whole),
         "good_share": good / len(kept) if slos and kept else None,
         **_spread("lateness", [each.lateness for each in exchanges]),
         **_spread("ttft_due", [each.ttft + each.lateness for each in whole if each.ttft is not None]),

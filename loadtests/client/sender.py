@@ -12,12 +12,12 @@ import aiohttp
 
 from ropeswitch.factors.evaluate.endpoint import Endpoint, error_message
 from ropeswitch.factors.factor_set import SET_HEADER
-from ropeswitch.loadtests.client.pack import Pack
+from ropeswitch.loadtests.client.pieces import Text
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
+from ropeswitch.loadtests.client.prompts import Pack
 from ropeswitch.loadtests.client.records import Exchange
 from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_whole, writable
-from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 
 # Bodies are sent in parts of this size, so that one of several megabytes does not delay other requests.
@@ -34,8 +34,6 @@ class Client:
         keys: The pass keys.
         timeout: Maximum seconds for a complete answer.
         most_failures: Consecutive failures that end a run.
-        metrics_seconds: Seconds between scrapes of the server's metrics; 0 for none.
-        metrics_key: API key for the metrics; None to use the endpoint's.
         shown: Whether to show progress.
     """
 
@@ -44,8 +42,6 @@ class Client:
     keys: tuple[str, ...]
     timeout: float
     most_failures: int
-    metrics_seconds: float
-    metrics_key: str | None
     shown: bool
 
 
@@ -53,13 +49,7 @@ class Client:
 class Sender:
     """Sends a plan's requests to one server.
 
-    Attributes:
-        session: The connections.
-        endpoint: The server.
-        client: How to send requests, with the pass keys by index.
-        pack: The prompts.
-        salt: vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
-        progress: Shows the run's progress.
+    ``salt`` is vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
     """
 
     session: aiohttp.ClientSession
@@ -70,15 +60,12 @@ class Sender:
     progress: Progress
 
     async def send(self, planned: Planned, due: float, start: float) -> Exchange:
-        """Send a request now.
+        """Send a request now and return its outcome, failures included; ``interrupted`` if the task is cancelled.
 
         Args:
             planned: The request.
             due: When it was due, in seconds since ``start``.
             start: The run's start, by ``time.perf_counter()``.
-
-        Returns:
-            The outcome, failures included; ``interrupted`` if the task is cancelled.
         """
         key = self.client.keys[planned.key]
         chunks = self._chunks(planned)
@@ -87,21 +74,14 @@ class Sender:
         data: Any = b"".join(chunks) if size <= PART_BYTES else _parts(chunks)
         events = Events()
         sent = time.perf_counter()
+        same = {
+            name: getattr(planned, name) for name in ("index", "kind", "prompt_tokens", "max_tokens", "form", "turn")
+        }
+        session = planned.conversation if planned.turns > 1 else None
         blank = Exchange(
-            index=planned.index,
-            kind=planned.kind,
-            prompt_tokens=planned.prompt_tokens,
-            max_tokens=planned.max_tokens,
-            due=due,
-            sent=sent - start,
-            latency=0.0,
-            status="failed",
-            streamed=planned.stream,
-            key=key,
-            form=planned.form,
-            session=planned.conversation if planned.turns > 1 else None,
-            turn=planned.turn,
-        )
+            **same, due=due, sent=sent - start, latency=0.0, status="failed", streamed=planned.stream, key=key,
+            session=session,
+        )  # fmt: skip
         self.progress.began(blank)
         found = blank
         try:

@@ -21,11 +21,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return a headline, each point's table by length band and lateness, and the assertions and objectives.
-
-    Args:
-        results: Content of ``results.json``.
-    """
+    """Return a headline, each point's table by length band and lateness, and the assertions and objectives."""
     settings = results["settings"]
     early = "" if results["complete"] else "stopped early; "
     said = f"{early}{lowered(headline(results))}"
@@ -94,14 +90,10 @@ def _sending(point: Figures) -> str:
 
 
 def _assertions(results: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            "✅" if found["ok"] else "❌",
-            text(subject(results, found)),
-            NONE if found["value"] is None else f"{found['value']:.4g}",
-        ]
-        for found in results["assertions"]
-    ]
+    rows = []
+    for found in results["assertions"]:
+        value = NONE if found["value"] is None else f"{found['value']:.4g}"
+        rows.append(["✅" if found["ok"] else "❌", text(subject(results, found)), value])
     return _table(["", "assertion", "measured"], rows)
 
 

@@ -11,7 +11,7 @@ from ropeswitch.loadtests.client import workload as workloads
 from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS
 from ropeswitch.loadtests.client.cli import add_parser
 from ropeswitch.loadtests.client.lengths import LONGEST, Length
-from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.pieces import Text
 from ropeswitch.loadtests.client.workload import Workload
 from tests.docs.made import Tables, table, write
 from tests.loadtests.client import reference_words as words
