@@ -106,13 +106,7 @@ def prompt(length: int, size: Size, seed: int) -> list[int]:
 
 
 def first_tokens(llm: Any, requests: Mapping[str, tuple[list[int], float]], output: int) -> dict[str, float]:
-    """Send prompts while others run, and return the seconds from each one's arrival to its first token.
-
-    Args:
-        llm: The engine.
-        requests: By name: the prompt, and when it arrives, in seconds after the start.
-        output: Tokens to generate for each.
-    """
+    """Send prompts while others run, and return the seconds from each one's arrival to its first token."""
     from vllm import SamplingParams
 
     engine, waiting = llm.llm_engine, sorted(requests.items(), key=lambda item: item[1][1])

@@ -31,14 +31,7 @@ CROSSINGS, BEFORE, BEHIND = 4, 40, 40
 
 @dataclass(frozen=True)
 class Setting:
-    """One engine of the comparison.
-
-    Attributes:
-        name: Its name in tables and measurements.
-        arguments: vLLM's engine arguments that differ from its defaults.
-        ours: Whether the engine has our patches.
-        target: Our step latency target in seconds; None is our default.
-    """
+    """One engine of the comparison; a target of None is our default."""
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -55,14 +48,7 @@ class Arrival(NamedTuple):
 
 
 def arrivals(name: str, prompt: int, alone: float, seed: int) -> list[Arrival]:
-    """Return the requests of a workload, in order of arrival.
-
-    Args:
-        name: A key of :data:`WORKLOADS`.
-        prompt: Tokens of the longest prompt.
-        alone: Seconds that this prompt takes alone; scales the times, so that the load is the same on every machine.
-        seed: Random seed for lengths and times.
-    """
+    """Return a workload's requests by arrival; times scale with the seconds that the longest prompt takes alone."""
     return sorted(WORKLOADS[name](random.Random(seed), prompt, alone), key=lambda arrival: arrival.at)
 
 
@@ -132,14 +118,7 @@ def serve(pipe: Connection, folder: str, setting: Setting) -> None:
 
 
 def served(engine: Any, *, name: str, prompt: int, alone: float, seed: int) -> dict[str, Any]:
-    """Run one workload until every request is answered.
-
-    Args:
-        engine: ``vllm.v1.engine.llm_engine.LLMEngine``, idle.
-        name: The workload; ``alone`` is one prompt, and nothing else.
-        prompt: Tokens of the longest prompt.
-        alone: Seconds that this prompt takes alone.
-        seed: Random seed for lengths, times and prompts.
+    """Run one workload until every request is answered; ``alone`` is the long prompt and nothing else.
 
     Returns:
         ``firsts``: seconds to the first token of every short request; ``gap``: the longest time between two tokens of a

@@ -61,12 +61,7 @@ class Side:
 
 
 def with_ladder(arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Add the ladder of the model's own config to vLLM's engine arguments, as ``ropeswitch serve`` does.
-
-    Args:
-        arguments: vLLM's engine arguments.
-        options: More fields of ``additional_config["ropeswitch"]``.
-    """
+    """Add the ladder of the model's own config to vLLM's engine arguments, as ``ropeswitch serve`` does."""
     if (reason := left_out(os.environ)) is not None:
         raise SystemExit(f"bench: {reason}")
     return {**arguments, "additional_config": {KEY: {"ladder": "auto", "parts": list(PARTS), **options}}}

