@@ -25,16 +25,7 @@ SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.g
 
 @dataclass(frozen=True)
 class Limit:
-    """One comparison of a figure, such as ``key < bound``.
-
-    Attributes:
-        text: The limit as written.
-        key: Key of the figure in ``results.json``.
-        scale: Factor that converts the figure to the limit's unit: results.json has milliseconds.
-        ratio: Whether to compare the figure's ratio to the baseline's.
-        sign: One of ``< <= > >= ==``.
-        bound: The number to compare with.
-    """
+    """One comparison of a figure, or of its ratio to the baseline's; ``scale`` converts milliseconds to seconds."""
 
     text: str
     key: str
@@ -61,11 +52,7 @@ class Assertion:
 
     @staticmethod
     def parse(text: str) -> "Assertion":
-        """Parse an assertion as given to ``--assert``.
-
-        Raises:
-            UsageError: if it is malformed or names an unknown figure.
-        """
+        """Parse an assertion as given to ``--assert``; raises UsageError for an unknown figure."""
         where, rest = _band(text)
         if not rest:
             raise UsageError(f"assertion {text!r} has no limit: add one, as in band=0-8k,ttft_p99<0.5")
@@ -103,11 +90,7 @@ class Slo:
 
     @staticmethod
     def parse(text: str) -> "Slo":
-        """Parse an objective such as ``band=0-8k,ttft<0.5,tpot<0.1``.
-
-        Raises:
-            UsageError: if it is malformed or bounds another figure.
-        """
+        """Parse an objective such as ``band=0-8k,ttft<0.5,tpot<0.1``; raises UsageError for another figure."""
         where, rest = _band(text)
         bounds: dict[str, float] = {}
         for part in rest:

@@ -93,14 +93,7 @@ def _number(
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run a load test.
-
-    Returns:
-        The exit code: 0 on success, 1 if an assertion failed, 130 if the test was interrupted.
-
-    Raises:
-        UsageError: for bad input, or if failed requests stopped the test.
-    """
+    """Run a load test and return the exit code; raises UsageError for bad input, or if failed requests stopped it."""
     if args.list:
         from ropeswitch.loadtests.client import workload as workloads
 
@@ -131,11 +124,7 @@ def _run(args: argparse.Namespace) -> int:
     workload = _changed(workloads.load(args.workload), args)
     text = pieces.load(workload.text)
     options = Options(
-        rates=args.rate,
-        concurrencies=args.concurrency,
-        repetitions=args.repetitions,
-        seed=args.seed,
-        scale=args.scale,
+        **{name: getattr(args, name) for name in ("rate", "concurrency", "repetitions", "seed", "scale")},
         longest=tokens(args.longest) if args.longest else None,
         bands=bands(args.bands) if args.bands else None,
         slos=tuple(map(Slo.parse, args.slo)),
@@ -171,10 +160,8 @@ def _check(test: Any) -> None:
     for assertion in test.options.assertions:
         bands = test.bands()
         if assertion.band is not None and assertion.band not in bands:
-            names = ", ".join(map(str, bands))
-            raise UsageError(
-                f"assertion {assertion.text!r}: the bands of this test are {names}; change them with --bands"
-            )
+            said = f"the bands of this test are {', '.join(map(str, bands))}; change them with --bands"
+            raise UsageError(f"assertion {assertion.text!r}: {said}")
         if test.baseline is None and any(limit.ratio for limit in assertion.limits):
             raise UsageError(f"assertion {assertion.text!r} compares with a baseline: add --baseline URL")
 

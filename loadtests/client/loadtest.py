@@ -21,9 +21,9 @@ from ropeswitch.loadtests.client.assertions import Assertion, Slo
 from ropeswitch.loadtests.client.bands import DEFAULT, Band, bands, bands_of_sets
 from ropeswitch.loadtests.client.pieces import KEYS, Text
 from ropeswitch.loadtests.client.plan import Bounds, Planned, plan, read_trace
-from ropeswitch.loadtests.client.prompts import Composer, Joints, build
+from ropeswitch.loadtests.client.prompts import Composer, Joints, Prompts, build
 from ropeswitch.loadtests.client.records import Point, Run, Side, Store
-from ropeswitch.loadtests.client.run import Prompts, execute
+from ropeswitch.loadtests.client.run import execute
 from ropeswitch.loadtests.client.sender import Client
 from ropeswitch.loadtests.client.workload import Workload
 
@@ -37,8 +37,8 @@ MOST_REQUESTS = 10_000_000
 class Options:
     """Settings in addition to the workload: the flags of ``ropeswitch loadtest``."""
 
-    rates: tuple[float, ...]
-    concurrencies: tuple[int, ...]
+    rate: tuple[float, ...]
+    concurrency: tuple[int, ...]
     repetitions: int
     seed: int
     scale: float
@@ -90,9 +90,9 @@ class LoadTest:
     def _loads(self) -> list[tuple[float | None, int | None]]:
         arrival = self.workload.arrival
         if arrival.closed:
-            return [(None, each) for each in self.options.concurrencies or (arrival.closed.concurrency,)]
+            return [(None, each) for each in self.options.concurrency or (arrival.closed.concurrency,)]
         if arrival.rated:
-            return [(each, None) for each in self.options.rates or (arrival.rated.rate,)]
+            return [(each, None) for each in self.options.rate or (arrival.rated.rate,)]
         return [(None, None)]
 
     def prepare(self, folder: Path) -> dict[int, Prompts]:
@@ -133,7 +133,7 @@ class LoadTest:
         count = self.workload.warmup if warmup else self._conversations(run)
         planned = self._plan(count, seed, warmup)
         joints = Joints(self.client.text, self.tokenizer, self.composer)
-        return Prompts(planned, build(folder, planned, self.composer, joints, seed))
+        return build(folder, planned, self.composer, joints, seed)
 
     def _conversations(self, run: Run) -> int:
         wanted, seconds = self.workload.requests, self.workload.seconds

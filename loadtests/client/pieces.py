@@ -21,19 +21,7 @@ Words = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 class Text(Strict):
-    """A text file.
-
-    Attributes:
-        about: One-line description.
-        opening: Start of each prompt.
-        filler: Sentences, drawn at random.
-        key: Sentence with the pass key, ``{key}``.
-        question: Question for the key, at the prompt's end.
-        next: Start of a conversation's later messages.
-        reply: Stand-in for the answers to earlier messages.
-        digits: Digits of a pass key.
-        answer: Tokens needed for an answer with the key; requests with a lower limit are not judged.
-    """
+    """A text file; docs/loadtests.md describes its keys. Answers of fewer than ``answer`` tokens are not judged."""
 
     about: Words
     opening: Words
@@ -54,23 +42,13 @@ class Text(Strict):
         return self
 
     def has_key(self, answer: str, key: str, to_its_end: bool = True) -> bool:
-        """Return whether an answer has the key and no other number with as many digits.
-
-        Args:
-            answer: Text of the answer.
-            key: Digits of the pass key.
-            to_its_end: False if the answer continues past its end (``ignore_eos``); then only its first number counts.
-        """
+        """Return whether an answer, or its first number alone, is the key and no other number with as many digits."""
         found = re.findall(rf"(?<![0-9])[0-9]{{{self.digits}}}(?![0-9])", answer)
         return set(found if to_its_end else found[:1]) == {key}
 
 
 def load(name: str) -> Text:
-    """Load a shipped text by its name, or a text file.
-
-    Raises:
-        UsageError: if there is neither, or it is not a text; the message names the key.
-    """
+    """Load a shipped text by its name, or a text file."""
     path = find("text", name)
     return validated(Text, "text", read_yaml(path), str(path))
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -148,23 +148,18 @@ def _conversation(part: Part, conversation: int, random: np.random.Generator, bo
             if turn and prompt + output > bounds.longest:
                 return
             prompt = max(bounds.least + prefix_tokens, min(prompt, bounds.longest - output))
-        cancelled = part.cancel is not None and random.random() < part.cancel.share
-        yield Planned(
-            index=0,
-            conversation=conversation,
-            turn=turn,
-            kind=part.kind,
-            prompt_tokens=prompt,
-            max_tokens=output,
-            key=key,
-            form=part.form,
-            stream=part.stream,
-            cancel_after=part.cancel.after if part.cancel and cancelled else None,
-            think=part.turns.think if part.turns and turn else 0.0,
-            prefix=prefix,
-            prefix_tokens=prefix_tokens,
-            turns=turns,
-        )
+        yield _planned(
+            part, random, conversation=conversation, turn=turn, prompt_tokens=prompt, max_tokens=output, key=key,
+            think=part.turns.think if part.turns and turn else 0.0, prefix=prefix, prefix_tokens=prefix_tokens, turns=turns,
+        )  # fmt: skip
+
+
+def _planned(part: Part, random: np.random.Generator, **fields: Any) -> Planned:
+    cancelled = part.cancel is not None and random.random() < part.cancel.share
+    return Planned(
+        index=0, kind=part.kind, form=part.form, stream=part.stream,
+        cancel_after=part.cancel.after if part.cancel and cancelled else None, **fields,
+    )  # fmt: skip
 
 
 def _traced(trace: Trace, part: Part, most: int, seed: int, bounds: Bounds) -> Iterator[Planned]:
@@ -177,20 +172,10 @@ def _traced(trace: Trace, part: Part, most: int, seed: int, bounds: Bounds) -> I
         if bounds.longest is not None:
             output = min(output, max(1, bounds.longest - bounds.least))
             prompt = max(bounds.least, min(prompt, bounds.longest - output))
-        cancelled = part.cancel is not None and random.random() < part.cancel.share
-        yield Planned(
-            index=0,
-            conversation=index,
-            kind=part.kind,
-            prompt_tokens=prompt,
-            max_tokens=output,
-            key=int(random.integers(bounds.keys)),
-            form=part.form,
-            stream=part.stream,
-            cancel_after=part.cancel.after if part.cancel and cancelled else None,
-            blocks=line.hash_ids,
-            due=(line.timestamp - start) / 1000 / trace.speed,
-        )
+        yield _planned(
+            part, random, conversation=index, prompt_tokens=prompt, max_tokens=output, blocks=line.hash_ids,
+            key=int(random.integers(bounds.keys)), due=(line.timestamp - start) / 1000 / trace.speed,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -204,11 +189,7 @@ class Recorded:
 
 
 def read_trace(path: Path) -> list[Recorded]:
-    """Read the lines of a trace, sorted by time.
-
-    Raises:
-        UsageError: if the file is missing, empty or malformed; the message names the line.
-    """
+    """Read the lines of a trace, sorted by time; raises UsageError, which names the line, if it is malformed."""
     if not path.is_file():
         raise UsageError(f"arrival.trace.file: there is no file {str(path)!r}")
     found = []
@@ -218,18 +199,13 @@ def read_trace(path: Path) -> list[Recorded]:
                 continue
             try:
                 content = json.loads(line)
-                recorded = Recorded(
-                    _at_least(content["timestamp"], 0),
-                    _at_least(content["input_length"], 1),
-                    _at_least(content["output_length"], 1),
-                    tuple(_at_least(each, 0) for each in content.get("hash_ids", ())),
-                )
+                least = (("timestamp", 0), ("input_length", 1), ("output_length", 1))
+                numbers = [_at_least(content[name], bound) for name, bound in least]
+                recorded = Recorded(*numbers, tuple(_at_least(each, 0) for each in content.get("hash_ids", ())))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-                names = "timestamp, input_length and output_length"
-                raise UsageError(
-                    f"{path}, line {number}: {problem}; a line must be a JSON object with {names}"
-                ) from error
+                needed = "a line must be a JSON object with timestamp, input_length and output_length"
+                raise UsageError(f"{path}, line {number}: {problem}; {needed}") from error
             found.append(recorded)
     if not found:
         raise UsageError(f"{path}: the trace is empty")

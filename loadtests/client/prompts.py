@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -148,9 +149,10 @@ TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Pack:
-    """The prompts of a plan, on disk while an object refers to them: each one's offset and size, by index."""
+class Prompts:
+    """A plan and its prompts, on disk while an object refers to them: each one's offset and size, by index."""
 
+    planned: Sequence[Planned]
     places: Sequence[tuple[int, int]]
     _bytes: mmap.mmap
 
@@ -159,9 +161,13 @@ class Pack:
         offset, size = self.places[index]
         return memoryview(self._bytes)[offset : offset + size]
 
+    def conversations(self) -> list[list[Planned]]:
+        """Group the requests by conversation."""
+        return [list(turns) for _, turns in groupby(self.planned, key=lambda each: each.conversation)]
 
-def build(folder: Path, planned: Sequence[Planned], composer: Composer, joints: Joints, seed: int) -> Pack:
-    """Build the pack of a plan in a file of ``folder``, which has no name and disappears with the pack.
+
+def build(folder: Path, planned: Sequence[Planned], composer: Composer, joints: Joints, seed: int) -> Prompts:
+    """Build the prompts of a plan in a file of ``folder``, which has no name and disappears with them.
 
     Raises:
         UsageError: if the disk has too little space.
@@ -181,7 +187,7 @@ def build(folder: Path, planned: Sequence[Planned], composer: Composer, joints: 
             places.append((offset, len(prompt)))
             offset += len(prompt)
         file.flush()
-        return Pack(places, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return Prompts(planned, places, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _prompts(planned: Sequence[Planned], composer: Composer, joints: Joints, seed: int) -> Iterator[bytes]:

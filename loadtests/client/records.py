@@ -17,29 +17,21 @@ class Exchange:
     """One request and its outcome; a line of ``requests.jsonl``. Times are in seconds.
 
     Attributes:
-        index: Its position in the plan, from 0.
         kind: Name of its part of the mix, such as ``chat``.
         prompt_tokens: Prompt tokens as built.
-        max_tokens: Requested maximum of answer tokens.
         due: When it was due, since the run's start; in a closed loop, when it was sent.
         sent: When it was sent, since the run's start.
         latency: From sending to the last token (upstream's e2el); to the end of a request that failed or was interrupted.
         status: ``completed``; ``failed``; ``cancelled`` by the client, as in the workload; ``interrupted`` by the run's end.
         ttft: From sending to the first token; None if none arrived or the answer was not streamed.
         itl: Gaps between its chunks (upstream's definition: every chunk with a choice counts).
-        streamed: Whether the answer was streamed.
         output_tokens: Answer tokens by the server's count, or the number of chunks if it sent none.
         counted_prompt_tokens: Prompt tokens by the server's count; None if it sent none.
-        http_status: Status of the response; None without a response.
         error: Error message of the server or the network; empty if there was none.
-        finish_reason: The server's value.
         factor_set: The header ``x-rope-factor-set``; None if the server does not send it.
-        answer: The text of the answer.
         key: The pass key hidden in the prompt; None if there is none.
         correct: Whether the answer has the key; None if it was not judged.
-        form: ``text`` or ``ids``.
         session: Number of its conversation; None for a single request.
-        turn: Its position in the conversation, from 0.
     """
 
     index: int
@@ -78,14 +70,10 @@ class Run:
 
     Attributes:
         name: Its name, such as ``rate-2-target-1``.
-        side: The server: ``target`` or ``baseline``.
         rate: Requests per second; None if the arrival process has no rate.
         concurrency: Clients of a closed loop; None otherwise.
-        repetition: Number of the repetition, from 0.
         duration: Seconds from the start to the last answer.
-        complete: Whether it ran to its end.
         stopped: Why it did not; empty if it did.
-        exchanges: All requests sent, without the warm-up.
     """
 
     name: str

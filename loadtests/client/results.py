@@ -18,6 +18,11 @@ from ropeswitch.loadtests.report.series import crosses, tpot
 # 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
 TIMED = ("ttft", "tpot", "itl")
+# Figures that have upstream's names.
+SAME = (
+    "completed", "failed", "request_throughput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s",
+    "max_concurrent_requests",
+)  # fmt: skip
 LATENCIES = (*TIMED, "e2el")
 MS = 1000.0
 Figures = dict[str, Any]
@@ -58,16 +63,10 @@ def _figures(
     judged = [each.correct for each in whole if each.correct is not None]
     found: Figures = {
         "duration": seconds,
-        "completed": every.completed,
-        "failed": every.failed,
         "total_input_tokens": every.total_input,
         "total_output_tokens": every.total_output,
-        "request_throughput": every.request_throughput,
         "request_goodput": good / seconds if slos and seconds else None,
-        "output_throughput": every.output_throughput,
-        "total_token_throughput": every.total_token_throughput,
-        "max_output_tokens_per_s": every.max_output_tokens_per_s,
-        "max_concurrent_requests": every.max_concurrent_requests,
+        **{name: getattr(every, name) for name in SAME},
     }
     for name in LATENCIES:
         found |= _latency(name, streamed if name in TIMED else every)

@@ -8,14 +8,13 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 import aiohttp
 
 from ropeswitch.factors.evaluate.endpoint import Endpoint
 from ropeswitch.loadtests.client.plan import Planned, due_times
 from ropeswitch.loadtests.client.progress import SECONDS, Progress
-from ropeswitch.loadtests.client.prompts import Pack
+from ropeswitch.loadtests.client.prompts import Prompts
 from ropeswitch.loadtests.client.records import Exchange, Run, Store
 from ropeswitch.loadtests.client.sender import Client, Sender
 
@@ -133,18 +132,6 @@ class Driver:
             self.progress.show()
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """A plan and its prompts."""
-
-    planned: Sequence[Planned]
-    pack: Pack
-
-    def conversations(self) -> list[list[Planned]]:
-        """Group the requests by conversation."""
-        return [list(turns) for _, turns in groupby(self.planned, key=lambda each: each.conversation)]
-
-
 async def execute(
     client: Client, endpoint: Endpoint, run: Run, prompts: Prompts, warmup: Prompts | None, seed: int, store: Store
 ) -> Run:
@@ -167,7 +154,7 @@ async def execute(
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
         progress = Progress(run.name, len(prompts.planned), client.shown)
-        sender = Sender(session, endpoint, client, prompts.pack, uuid.uuid4().hex, progress)
+        sender = Sender(session, endpoint, client, prompts, uuid.uuid4().hex, progress)
         driver = Driver(sender, progress, kept, client.most_failures)
         reasons = _stop_on_signals(driver)
         if warmup is not None:
@@ -185,10 +172,7 @@ async def execute(
 
 
 def _stop_on_signals(driver: Driver) -> list[str]:
-    """End the run at the first SIGINT or SIGTERM; return the list that receives the reason.
-
-    A second signal has its default effect.
-    """
+    """End the run at the first SIGINT or SIGTERM, whose reason the returned list receives; a second one kills."""
     reasons: list[str] = []
     loop = asyncio.get_running_loop()
 
@@ -205,7 +189,7 @@ def _stop_on_signals(driver: Driver) -> list[str]:
 
 async def _warm_up(client: Client, driver: Driver, sender: Sender, warmup: Prompts) -> None:
     progress = Progress("warm-up", len(warmup.planned), shown=False)
-    sender = replace(sender, pack=warmup.pack, progress=progress)
+    sender = replace(sender, prompts=warmup, progress=progress)
     first = Driver(sender, progress, lambda exchange: None, client.most_failures, driver.stop)
     await first.closed_loop(warmup.conversations(), WARMUP_CLIENTS, None)
     if first.stopped:

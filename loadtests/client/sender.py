@@ -15,8 +15,8 @@ from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.loadtests.client.pieces import Text
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
-from ropeswitch.loadtests.client.prompts import Pack
-from ropeswitch.loadtests.client.records import Exchange
+from ropeswitch.loadtests.client.prompts import Prompts
+from ropeswitch.loadtests.client.records import Exchange, Status
 from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_whole, writable
 from ropeswitch.loadtests.client.workload import Workload
 
@@ -26,16 +26,7 @@ PART_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Client:
-    """How to send requests.
-
-    Attributes:
-        workload: What to send; the run sets the rate or concurrency.
-        text: Judges answers.
-        keys: The pass keys.
-        timeout: Maximum seconds for a complete answer.
-        most_failures: Consecutive failures that end a run.
-        shown: Whether to show progress.
-    """
+    """How to send requests: ``timeout`` is for a complete answer, in seconds."""
 
     workload: Workload
     text: Text
@@ -55,7 +46,7 @@ class Sender:
     session: aiohttp.ClientSession
     endpoint: Endpoint
     client: Client
-    pack: Pack
+    prompts: Prompts
     salt: str
     progress: Progress
 
@@ -115,8 +106,7 @@ class Sender:
             if planned.cancel_after == 0:
                 return replace(answered, status="cancelled", latency=time.perf_counter() - sent)
             if not planned.stream:
-                reply = read_whole(await response.read())
-                return self._judged(answered, reply, time.perf_counter() - sent)
+                return self._ended(answered, read_whole(await response.read()), sent, "completed")
             async for data_ in response.content.iter_any():
                 if events.add(time.perf_counter(), data_):
                     self.progress.first(events.events[-1][0] - sent)
@@ -127,33 +117,24 @@ class Sender:
         reply = await read_events(events.events)
         reached = planned.cancel_after is not None and events.tokens >= planned.cancel_after
         if reached and reply.times and reply.finish_reason is None and not reply.error:
-            return self._timed(replace(answered, status="cancelled"), reply, sent)
+            return self._ended(answered, reply, sent, "cancelled")
         if reply.error or not reply.times:
             return replace(answered, error=reply.error or "the stream ended without a token")
-        return self._judged(self._timed(answered, reply, sent), reply, reply.times[-1] - sent)
+        return self._ended(answered, reply, sent, "completed")
 
-    def _timed(self, exchange: Exchange, reply: Reply, sent: float) -> Exchange:
-        times = reply.times
-        return replace(
-            exchange,
-            ttft=times[0] - sent,
-            itl=tuple(after - before for before, after in itertools.pairwise(times)),
-            latency=times[-1] - sent,
-            output_tokens=reply.output_tokens or len(times),
-            counted_prompt_tokens=reply.prompt_tokens,
-            answer=reply.text,
-        )
-
-    def _judged(self, exchange: Exchange, reply: Reply, latency: float) -> Exchange:
+    def _ended(self, exchange: Exchange, reply: Reply, sent: float, status: Status) -> Exchange:
+        """Return an exchange with its reply; a completed one is judged, if it may have room for the key."""
         assert exchange.key is not None, "every request has a pass key"
-        correct = None
-        if exchange.max_tokens >= self.client.text.answer:
-            correct = self.client.text.has_key(reply.text, exchange.key, not self.client.workload.ignore_eos)
+        times, text, correct = reply.times, self.client.text, None
+        if status == "completed" and exchange.max_tokens >= text.answer:
+            correct = text.has_key(reply.text, exchange.key, not self.client.workload.ignore_eos)
         return replace(
             exchange,
-            status="completed",
-            latency=latency,
-            output_tokens=reply.output_tokens or len(reply.times) or 1,
+            status=status,
+            ttft=times[0] - sent if times else None,
+            itl=tuple(after - before for before, after in itertools.pairwise(times)),
+            latency=(times[-1] if times else time.perf_counter()) - sent,
+            output_tokens=reply.output_tokens or len(times) or 1,
             counted_prompt_tokens=reply.prompt_tokens,
             finish_reason=reply.finish_reason,
             answer=reply.text,
@@ -175,7 +156,7 @@ class Sender:
             fields["ignore_eos"] = True
         if self.endpoint.is_vllm:
             fields["cache_salt"] = self.salt
-        return [json.dumps(fields)[:-1].encode() + b",", self.pack.prompt(planned.index), b"}"]
+        return [json.dumps(fields)[:-1].encode() + b",", self.prompts.prompt(planned.index), b"}"]
 
 
 async def _parts(chunks: list[memoryview | bytes]) -> AsyncIterator[bytes]:

@@ -92,11 +92,7 @@ async def read_events(events: list[tuple[float, bytes]]) -> Reply:
 
 
 def read_whole(body: bytes) -> Reply:
-    """Parse an answer that was not streamed.
-
-    Raises:
-        ValueError: if it is not a completion.
-    """
+    """Parse an answer that was not streamed; raises ValueError if it is not a completion."""
     content = _object(_json(body), "the answer", body)
     choice = _choice(content, body)
     if not choice:

@@ -73,10 +73,7 @@ def _more(number: int, what: str) -> Markup:
 
 
 def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
-    """Return the table of the target's slowest first tokens, relative to the median of their length band and point.
-
-    A band needs two completed requests: one alone is its own median.
-    """
+    """Return the table of the target's slowest first tokens, relative to the median of their length band and point."""
     found: list[tuple[float, float, Point, Exchange]] = []
     for point in points:
         done = [
@@ -87,6 +84,7 @@ def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
         ]
         for each in bands:
             inside = [(ttft, exchange) for ttft, exchange in done if exchange.prompt_tokens in each]
+            # One alone is its own median.
             if len(inside) > 1:
                 middle = median(ttft for ttft, _ in inside)
                 found += [(ttft / middle if middle else 1.0, ttft, point, exchange) for ttft, exchange in inside]
@@ -110,16 +108,11 @@ def shortened(text: str) -> str:
 
 def assertions(results: Mapping[str, Any]) -> Markup:
     """Return the table of assertions: the measured value, and whether the assertion holds."""
-    rows = [
-        tag(
-            "tr",
-            tag("th", subject(results, assertion)),
-            tag("td", written.NONE if assertion["value"] is None else f"{assertion['value']:.4g}"),
-            tag("td", "✓ holds" if assertion["ok"] else "✗ failed", class_="ok" if assertion["ok"] else "broken"),
-            class_="first",
-        )
-        for assertion in results["assertions"]
-    ]
+    rows = []
+    for found in results["assertions"]:
+        value = written.NONE if found["value"] is None else f"{found['value']:.4g}"
+        ok = tag("td", "✓ holds", class_="ok") if found["ok"] else tag("td", "✗ failed", class_="broken")
+        rows.append(tag("tr", tag("th", subject(results, found)), tag("td", value), ok, class_="first"))
     return table([heading("assertion", "measured (times in seconds)", "")], rows)
 
 
@@ -127,17 +120,11 @@ def objectives(results: Mapping[str, Any]) -> Markup:
     """Return the objectives and the table of the share of requests that met them all, by point, server and band."""
     listed = tag("ul", *(tag("li", tag("code", slo)) for slo in results["slo"]))
     names = sorted({name for point in results["points"] for name in band_names(point)}, key=band)
-    rows = [
-        tag(
-            "tr",
-            tag("th", point["label"], scope="row"),
-            tag("th", side, class_=f"dot {side}"),
-            *(tag("td", written.share(figures["bands"].get(name, {}).get("good_share"))) for name in names),
-            tag("td", written.share(figures["good_share"])),
-            tag("td", written.digits(figures["request_goodput"])),
-            class_="first",
-        )
-        for point in results["points"]
-        for side, figures in sides(point)
-    ]
+    rows = []
+    for point in results["points"]:
+        for side, figures in sides(point):
+            shares = [figures["bands"].get(name, {}).get("good_share") for name in names] + [figures["good_share"]]
+            cells = [*map(written.share, shares), written.digits(figures["request_goodput"])]
+            head = [tag("th", point["label"], scope="row"), tag("th", side, class_=f"dot {side}")]
+            rows.append(tag("tr", *head, *(tag("td", each) for each in cells), class_="first"))
     return join(listed, table([heading("", "", *names, "all", "goodput, requests/s")], rows))

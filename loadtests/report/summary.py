@@ -24,7 +24,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     """Return a headline, each point's table by length band and lateness, and the assertions and objectives."""
     settings = results["settings"]
     early = "" if results["complete"] else "stopped early; "
-    said = f"{early}{lowered(headline(results))}"
+    words = headline(results)
+    said = f"{early}{words[0].lower()}{words[1:]}"
     parts = [f"### {ICONS[tone(results)]} Load test of {text(results['model_id'])}: {said}"]
     if not results["complete"]:
         parts.append(f"**{text(stops(results))}**")
@@ -51,11 +52,6 @@ def text(value: object) -> str:
     line = " ".join(str(value).split())
     # An underscore within a word needs no escape.
     return re.sub(r"[\\`*\[\]<>&|~#$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
-
-
-def lowered(words: str) -> str:
-    """Lowercase the first letter, for use within a sentence."""
-    return words[0].lower() + words[1:]
 
 
 def _bands(point: Figures) -> str:
