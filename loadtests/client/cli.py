@@ -26,13 +26,11 @@ exit codes: 0 success; 1 an assertion failed; 2 bad input, or requests failed; 1
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add ``loadtest`` to the commands of ``ropeswitch``."""
+    about = "send a workload to an OpenAI-compatible server, check every answer, and report by prompt length"
     parser = commands.add_parser(
-        "loadtest",
-        help="send a workload to an OpenAI-compatible server, check the answers, and report by length",
-        description="Send a workload to an OpenAI-compatible server, check every answer, and report by prompt length.",
-        epilog=EXAMPLES,
+        "loadtest", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     parser.set_defaults(func=main)
     add = parser.add_argument
     add("workload", nargs="?", help="name of a shipped workload (--list), or a YAML file")
@@ -173,9 +171,7 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
     points = test.points(runs)
     results = test.results(points)
     store.write("results.json", json.dumps(results, indent=1) + "\n")
-    summary = markdown(results)
-    store.write("summary.md", summary)
-    print(summary, flush=True)
+    print(store.write("summary.md", markdown(results)).read_text(encoding="utf-8"), flush=True)
     if drawn:
         from ropeswitch.loadtests.report.page import html
 

@@ -145,10 +145,8 @@ class LoadTest:
             # A request due exactly at the end is sent. The first burst is due at 0 s, so it is always sent.
             in_time = math.floor(run.rate * seconds * (1 + 1e-9)) or int(self.workload.arrival.bursts is not None)
             if not 0 < in_time <= MOST_REQUESTS:
-                raise UsageError(
-                    f"{run.rate:g} requests per second for {seconds:g} s make {in_time:,} requests; allowed: 1 to "
-                    f"{MOST_REQUESTS:,}. Change the rate or the seconds"
-                )
+                made = f"{run.rate:g} requests per second for {seconds:g} s make {in_time:,} requests"
+                raise UsageError(f"{made}; allowed: 1 to {MOST_REQUESTS:,}. Change the rate or the seconds")
         return min(count for count in (wanted, in_time) if count is not None)
 
     def _plan(self, conversations: int, seed: int, warmup: bool) -> list[Planned]:
@@ -228,19 +226,15 @@ class LoadTest:
 
 def settings(test: LoadTest) -> dict[str, Any]:
     """Return the settings of a test for ``results.json``, besides the workload."""
+    servers = [each for each in (test.target, test.baseline) if each]
     return {
         "text": test.client.text.model_dump(mode="json"),
-        "seed": test.options.seed,
-        "scale": test.options.scale,
-        "longest": test.options.longest,
+        **{name: getattr(test.options, name) for name in ("seed", "scale", "longest", "repetitions")},
         "servers": [
-            {name: getattr(each, name) for name in ("url", "model", "max_model_len")} | {"limits": list(each.limits)}
-            for each in (test.target, test.baseline)
-            if each
+            {name: getattr(each, name) for name in ("url", "model", "max_model_len", "limits")} for each in servers
         ],
         "url": test.target.url,
         "baseline": test.baseline and test.baseline.url,
-        "repetitions": test.options.repetitions,
     }
 
 

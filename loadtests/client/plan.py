@@ -54,13 +54,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the lengths of requests.
+    """Bounds in tokens: of the shortest prompt with a pass key, and of a prompt plus its answer.
 
-    Attributes:
-        least: Tokens of the shortest prompt with a pass key.
-        longest: Maximum tokens of a prompt plus its answer; longer ones are cut. None for no maximum.
-        max_model_len: Maximum tokens that the servers accept; more are an error. None if they do not report it.
-        limits: Lengths at which factor sets switch.
+    Requests longer than ``longest`` are cut; longer than ``max_model_len``, the servers', is an error. ``limits`` are the
+    ends of factor sets, and ``scale`` multiplies prompt lengths.
     """
 
     least: int
@@ -200,13 +197,13 @@ def read_trace(path: Path) -> list[Recorded]:
             try:
                 content = json.loads(line)
                 least = (("timestamp", 0), ("input_length", 1), ("output_length", 1))
-                numbers = [_at_least(content[name], bound) for name, bound in least]
-                recorded = Recorded(*numbers, tuple(_at_least(each, 0) for each in content.get("hash_ids", ())))
+                at, asked, answered = (_at_least(content[name], bound) for name, bound in least)
+                blocks = tuple(_at_least(each, 0) for each in content.get("hash_ids", ()))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
                 needed = "a line must be a JSON object with timestamp, input_length and output_length"
                 raise UsageError(f"{path}, line {number}: {problem}; {needed}") from error
-            found.append(recorded)
+            found.append(Recorded(at, asked, answered, blocks))
     if not found:
         raise UsageError(f"{path}: the trace is empty")
     return sorted(found, key=lambda line: line.timestamp)

@@ -17,8 +17,6 @@ class Exchange:
     """One request and its outcome; a line of ``requests.jsonl``. Times are in seconds.
 
     Attributes:
-        kind: Name of its part of the mix, such as ``chat``.
-        prompt_tokens: Prompt tokens as built.
         due: When it was due, since the run's start; in a closed loop, when it was sent.
         sent: When it was sent, since the run's start.
         latency: From sending to the last token (upstream's e2el); to the end of a request that failed or was interrupted.
@@ -31,7 +29,6 @@ class Exchange:
         factor_set: The header ``x-rope-factor-set``; None if the server does not send it.
         key: The pass key hidden in the prompt; None if there is none.
         correct: Whether the answer has the key; None if it was not judged.
-        session: Number of its conversation; None for a single request.
     """
 
     index: int
@@ -66,14 +63,9 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Run:
-    """One repetition of a workload against one server.
+    """One repetition of a workload against one server, of ``duration`` seconds until the last answer.
 
-    Attributes:
-        name: Its name, such as ``rate-2-target-1``.
-        rate: Requests per second; None if the arrival process has no rate.
-        concurrency: Clients of a closed loop; None otherwise.
-        duration: Seconds from the start to the last answer.
-        stopped: Why it did not; empty if it did.
+    Without a rate or clients of a closed loop, these are None. ``stopped`` says why it is not complete.
     """
 
     name: str

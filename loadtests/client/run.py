@@ -42,10 +42,7 @@ class Driver:
     start: float = 0.0
 
     async def open_loop(self, due: Sequence[tuple[float, Sequence[Planned]]], seconds: float | None) -> float:
-        """Send each conversation when due, regardless of requests in flight; return the seconds until the last answer.
-
-        No later turn of a conversation is sent after ``seconds``.
-        """
+        """Send each conversation when due, and no later turn after ``seconds``; return the time until the last answer."""
 
         async def send_all() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -62,10 +59,7 @@ class Driver:
     async def closed_loop(
         self, conversations: Sequence[Sequence[Planned]], clients: int, seconds: float | None
     ) -> float:
-        """Let each of ``clients`` send one conversation after the other; return the seconds until the last answer.
-
-        No conversation starts after ``seconds``, and none goes on.
-        """
+        """Let each of ``clients`` send one conversation after the other, until ``seconds``; return as ``open_loop``."""
         rest: Iterator[Sequence[Planned]] = iter(conversations)
 
         async def client() -> None:

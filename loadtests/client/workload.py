@@ -67,9 +67,8 @@ class Arrival(Strict):
     def _one(self) -> "Arrival":
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(
-                f"give exactly one of {', '.join(type(self).model_fields)}; given: {', '.join(given) or 'none'}"
-            )
+            every = ", ".join(type(self).model_fields)
+            raise ValueError(f"give exactly one of {every}; given: {', '.join(given) or 'none'}")
         return self
 
     @property
@@ -148,9 +147,7 @@ class Workload(Strict):
         if self.requests is None and self.seconds is None and not self.arrival.trace:
             raise ValueError("requests or seconds is missing: the run would not end")
         if self.arrival.trace and (len(self.mix) != 1 or self.mix[0].turns or self.mix[0].prefix):
-            raise ValueError(
-                "mix: a trace has its own lengths and prefixes; give exactly one part, without turns and prefix"
-            )
+            raise ValueError("mix: a trace has its own lengths and prefixes; give one part, without turns and prefix")
         for part in self.mix:
             if (part.prompt is None or part.output is None) != (self.arrival.trace is not None):
                 raise ValueError(

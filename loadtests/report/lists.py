@@ -65,7 +65,8 @@ def _row(side: str, *cells: str) -> Markup:
 
 
 def _wide(text: str) -> Markup:
-    return tag("td", shortened(text), class_="text wide")
+    short = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} … ({len(text):,} characters)"
+    return tag("td", short, class_="text wide")
 
 
 def _more(number: int, what: str) -> Markup:
@@ -99,11 +100,6 @@ def slowest(points: Sequence[Point], bands: Sequence[Band]) -> Markup:
         return Markup()
     columns = ("load", "prompt tokens", "first token", "vs. band median", "longest gap", "sent at")
     return join(tag("h2", "Slowest requests"), table([heading(*columns)], rows))
-
-
-def shortened(text: str) -> str:
-    """Truncate a long text."""
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} … ({len(text):,} characters)"
 
 
 def assertions(results: Mapping[str, Any]) -> Markup:

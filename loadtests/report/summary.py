@@ -11,13 +11,10 @@ from ropeswitch.loadtests.report.written import NONE, digits, milliseconds, shar
 ICONS = {"good": "✅", "warn": "⚠️", "bad": "❌"}
 # Heading, key and formatter.
 COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
-    ("TTFT p50", "median_ttft_ms", milliseconds),
-    ("TTFT p99", "p99_ttft_ms", milliseconds),
-    ("ITL p50", "median_itl_ms", milliseconds),
-    ("ITL p99", "p99_itl_ms", milliseconds),
-    ("e2e p50", "median_e2el_ms", milliseconds),
-    ("output tokens/s", "output_throughput", digits),
-)
+    ("TTFT p50", "median_ttft_ms", milliseconds), ("TTFT p99", "p99_ttft_ms", milliseconds),
+    ("ITL p50", "median_itl_ms", milliseconds), ("ITL p99", "p99_itl_ms", milliseconds),
+    ("e2e p50", "median_e2el_ms", milliseconds), ("output tokens/s", "output_throughput", digits),
+)  # fmt: skip
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -62,18 +59,13 @@ def _bands(point: Figures) -> str:
         head += [title, "ratio"] if both else [title]
     rows = []
     for name in (*band_names(point), None):
-        told = [_of(figures, name) for _, figures in found]
+        told = [each if name is None else each["bands"].get(name, {}) for _, each in found]
         row = [name or "**all**", whole(told[0].get("completed", 0))]
         for _, key, written in COLUMNS:
             row += [written(told[0].get(key)), times(ratio(key, *told))] if both else [written(told[0].get(key))]
         rows.append(row)
     alone = "The target did not run; these are the baseline's figures.\n\n" if point["target"] is None else ""
     return alone + _table(head, rows)
-
-
-def _of(figures: Figures, band: str | None) -> Figures:
-    found: Figures = figures if band is None else figures["bands"].get(band, {})
-    return found
 
 
 def _sending(point: Figures) -> str:

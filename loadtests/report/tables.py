@@ -28,7 +28,6 @@ TOTALS: tuple[tuple[str, str, Writer, bool | None], ...] = (
     ("requests/s", "request_throughput", written.digits, False),
     ("requests/s within the objectives", "request_goodput", written.digits, False),
     ("output tokens/s", "output_throughput", written.digits, False),
-    ("output tokens/s, in the busiest second", "max_output_tokens_per_s", written.digits, False),
     ("prompt and output tokens/s", "total_token_throughput", written.digits, False),
     ("prompt tokens", "total_input_tokens", written.whole, None),
     ("output tokens", "total_output_tokens", written.whole, None),
@@ -38,7 +37,6 @@ TOTALS: tuple[tuple[str, str, Writer, bool | None], ...] = (
     ("interrupted by the run's end", "interrupted", written.whole, None),
     ("outgrew a factor set", "crossings", written.whole, None),
     ("sent late by, p99", "p99_lateness_ms", written.milliseconds, None),
-    ("sent late by, max", "max_lateness_ms", written.milliseconds, None),
     ("due time to first token, p50", "median_ttft_due_ms", written.milliseconds, True),
     ("due time to first token, p99", "p99_ttft_due_ms", written.milliseconds, True),
 )
