@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-gpu bench-schedule lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -232,10 +232,6 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with stock vLLM's settings (about 60 minutes, needs 16 GiB)
 	@echo "bench-scheduling: tables on stdout, measurements in build/bench-scheduling.jsonl" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.scheduling $(ARGS)
-
-bench-ingest: $(STAMP) ## Time the ingestion of million-token bodies, against stock vLLM (about 15 minutes)
-	@echo "bench-ingest: seconds until queued, and delays of the server's and the engine's loops" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench.ingest $(ARGS)
 
 # Does not use .venv, whose torch is for CPUs: PYTHON needs the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kernels (PYTHON needs vLLM for CUDA)

@@ -29,10 +29,7 @@ class Size:
     """A model's shape and the requests that it is given.
 
     Attributes:
-        layers, heads, kv_heads, hidden, intermediate: The model's shape.
         window: Limit of the first set, in tokens.
-        maximum: Maximum sequence length in tokens.
-        cache_bytes: KV cache of each engine.
         batch: Requests of the decode workload, of ``prompt`` tokens each, with ``steps`` more to generate.
         long: Prompt of the mixed workload, in tokens, during which ``shorts`` prompts of ``short`` tokens arrive, one every
             ``every`` seconds.

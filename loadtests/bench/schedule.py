@@ -37,9 +37,7 @@ STEP_SECONDS = 0.02
 class Driven:
     """One scheduler with its running requests, driven like vLLM's engine core.
 
-    Attributes:
-        planning: CPU seconds spent in ``schedule()`` so far. CPU time, because other processes may share the cores.
-        updating: CPU seconds spent in ``update_from_output()`` so far.
+    ``planning`` and ``updating`` are CPU seconds in ``schedule()`` and ``update_from_output()``: cores may be shared.
     """
 
     builder: Builder

@@ -15,9 +15,8 @@ STOP_SECONDS = 30
 class Side:
     """A process that holds one engine.
 
-    Args:
-        serve: Called in the new process with a pipe and ``args``. It sends one message once its engine is ready, then an
-            answer to each question, until the question is None.
+    It calls ``serve`` with a pipe and ``args``, which sends one message once its engine is ready, then an answer to each
+    question, until the question is None.
     """
 
     def __init__(self, serve: Callable[..., None], *args: Any) -> None:

