@@ -9,7 +9,7 @@ import yaml
 from helm_python import HelmError
 
 from ropeswitch.loadtests.client import workload as workloads
-from tests.deploy.chart.helm import Values, case, notes, one, render
+from tests.deploy.chart.helm import case, notes, one, render
 from tests.deploy.chart.loadtests import KEYS, container, job, jobs, parsed, pod
 
 SHIPPED = sorted(workloads.shipped("workload"))
