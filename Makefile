@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache setup-loadtest serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-loadtests docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-ingest bench-metrics bench-client bench-gpu bench-schedule simulate simulate-front simulate-routing lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -108,17 +108,6 @@ $(LMCACHE): requirements/lmcache.txt $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target .lmcache -r requirements/lmcache.txt
 	@touch $@
 
-# aiperf in a separate environment, because its 140 packages differ from the engine's.
-AIPERF := .venv/aiperf/.done
-
-setup-loadtest: $(AIPERF) ## Install aiperf into .venv/aiperf, for tests/loadtests and bench-client
-
-$(AIPERF): requirements/aiperf.lock $(STAMP)
-	@echo "setup: installing aiperf from requirements/aiperf.lock into .venv/aiperf"
-	@$(PYTHON) -m venv --clear .venv/aiperf
-	@.venv/aiperf/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/aiperf.lock
-	@touch $@
-
 # MkDocs, which builds the docs as a site, in a separate environment.
 DOCS := .venv/docs/.done
 MKDOCS := .venv/docs/bin/mkdocs
@@ -173,7 +162,7 @@ test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 	@$(LMCACHE_PYTEST) $(ARGS)
 
 test-full: $(STAMP) ## Run all tests, including the long ones
-	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(AIPERF) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
+	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
@@ -213,16 +202,13 @@ docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt when pag
 docs-metrics: $(STAMP) ## Generate the tables of docs/metrics.md from the code
 	@$(BIN)/python -m tests.server.length_metrics.page
 
-docs-loadtests: $(STAMP) ## Generate the tables of docs/loadtests.md from the code
-	@$(BIN)/python -m tests.loadtests.client.reference
-
 docs-tool-parsers: $(STAMP) ## Generate the table of tool-call parsers in docs/configuration.md from the code
 	@$(BIN)/python -m tests.docs.tool_parsers
 
 docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run resumes; ARGS="--only NAME" remeasures one)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)
 
-docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes; ARGS selects parts)
+docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
 
 docs-sizing: $(STAMP) ## Generate the sizing table of docs/deploy.md with the planner
@@ -242,22 +228,10 @@ bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 min
 	@$(BIN)/python -m ropeswitch.loadtests.bench.rotation
 	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
 
-# An interrupted run resumes. Nothing else may use the cores during a run.
-bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with stock vLLM's settings (about 75 minutes, needs 16 GiB)
-	@echo "bench-scheduling: tables on stdout, measurements and plots in bench-scheduling/" >&2
+# Nothing else may use the cores during a run.
+bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with stock vLLM's settings (about 60 minutes, needs 16 GiB)
+	@echo "bench-scheduling: tables on stdout, measurements in build/bench-scheduling.jsonl" >&2
 	@$(BIN)/python -m ropeswitch.loadtests.bench.scheduling $(ARGS)
-
-bench-ingest: $(STAMP) ## Time the ingestion of million-token bodies, against stock vLLM (about 15 minutes)
-	@echo "bench-ingest: seconds until queued, and delays of the server's and the engine's loops" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench.ingest $(ARGS)
-
-bench-metrics: $(STAMP) ## Measure the cost of the metrics by length in the API server (about 8 minutes)
-	@echo "bench-metrics: CPU time per token, and tokens/s, with the metrics and without" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench.metrics $(ARGS)
-
-bench-client: $(STAMP) $(AIPERF) ## Compare the load test's client with aiperf on the same requests (about 12 minutes)
-	@echo "bench-client: two loads, alternating clients" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.bench.client $(ARGS)
 
 # Does not use .venv, whose torch is for CPUs: PYTHON needs the packages of requirements/cuda.lock (docs/benchmarks.md).
 bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kernels (PYTHON needs vLLM for CUDA)
@@ -267,19 +241,8 @@ bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kerne
 bench-schedule: $(STAMP) ## Measure the host time our schedulers add to stock's schedule() (about 1 minute, no model)
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
 
-simulate: $(STAMP) ## Compare schedulers on a simulated A100 cluster (about 5 minutes; ARGS=--quick for seconds)
-	@echo "simulate: tables on stdout, figures and plots in simulation/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.simulate $(ARGS)
-
-simulate-front: $(STAMP) ## Compare our scheduler at several targets with stock's settings, simulated (about 20 minutes)
-	@echo "simulate-front: tables on stdout, runs and a plot in front/" >&2
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.front $(ARGS)
-
-simulate-routing: $(STAMP) ## Compare routers in front of several replicas, simulated (options in ARGS)
-	@$(BIN)/python -m ropeswitch.loadtests.simulation.routing $(ARGS)
-
 lock: ## Regenerate requirements/*.lock from pyproject.toml and requirements/*.in (needs uv)
-	@echo "lock: resolving pyproject.toml, requirements/clients.in, aiperf.in and docs.in into the files requirements/*.lock"
+	@echo "lock: resolving pyproject.toml, requirements/clients.in and docs.in into the files requirements/*.lock"
 	@UV_FIND_LINKS=$(TORCH_FIND_LINKS) $(UV) pip compile pyproject.toml --extra cpu --extra plots --extra dev $(LOCK_FLAGS) \
 		--override requirements/cpu-overrides.txt \
 		--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
@@ -292,7 +255,6 @@ lock: ## Regenerate requirements/*.lock from pyproject.toml and requirements/*.i
 		$(UV) pip compile - $(LOCK_FLAGS) --generate-hashes -o requirements/build.lock
 	@$(UV) pip compile pyproject.toml --extra cuda --extra plots $(LOCK_FLAGS) -o requirements/cuda.lock
 	@$(UV) pip compile requirements/clients.in $(LOCK_FLAGS) -o requirements/clients.lock
-	@$(UV) pip compile requirements/aiperf.in $(LOCK_FLAGS) -o requirements/aiperf.lock
 	@$(UV) pip compile requirements/docs.in $(LOCK_FLAGS) -o requirements/docs.lock
 
 LOCK_FLAGS := --quiet --universal --python-version 3.11 --no-header --no-annotate

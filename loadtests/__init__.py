@@ -1,1 +1,1 @@
-"""Load tests, benchmarks against stock vLLM, and the simulation of schedulers."""
+"""Load tests, and benchmarks against stock vLLM."""

@@ -33,16 +33,7 @@ def make_checkpoint(
     window: int = WINDOW,
     maximum: int = MAXIMUM,
 ) -> None:
-    """Write a random Phi-3 of hidden size 512 with a two-set ladder: limit at ``window`` tokens, end at ``maximum``.
-
-    Args:
-        folder: Output folder.
-        layers: Number of layers.
-        heads: Query heads, which share the hidden size of 512, and key heads.
-        intermediate: Width of the MLP.
-        window: Maximum length of the first set, in tokens.
-        maximum: Maximum length of the second set, in tokens.
-    """
+    """Write a random Phi-3 of hidden size 512 with a two-set ladder: limit at ``window`` tokens, end at ``maximum``."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
 

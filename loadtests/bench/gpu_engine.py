@@ -29,10 +29,7 @@ class Size:
     """A model's shape and the requests that it is given.
 
     Attributes:
-        layers, heads, kv_heads, hidden, intermediate: The model's shape.
         window: Limit of the first set, in tokens.
-        maximum: Maximum sequence length in tokens.
-        cache_bytes: KV cache of each engine.
         batch: Requests of the decode workload, of ``prompt`` tokens each, with ``steps`` more to generate.
         long: Prompt of the mixed workload, in tokens, during which ``shorts`` prompts of ``short`` tokens arrive, one every
             ``every`` seconds.
@@ -106,13 +103,7 @@ def prompt(length: int, size: Size, seed: int) -> list[int]:
 
 
 def first_tokens(llm: Any, requests: Mapping[str, tuple[list[int], float]], output: int) -> dict[str, float]:
-    """Send prompts while others run, and return the seconds from each one's arrival to its first token.
-
-    Args:
-        llm: The engine.
-        requests: By name: the prompt, and when it arrives, in seconds after the start.
-        output: Tokens to generate for each.
-    """
+    """Send prompts while others run, and return the seconds from each one's arrival to its first token."""
     from vllm import SamplingParams
 
     engine, waiting = llm.llm_engine, sorted(requests.items(), key=lambda item: item[1][1])

@@ -45,12 +45,7 @@ class Row:
 
 
 def measure(seconds: float = 2.0, repetitions: int = 9) -> list[Row]:
-    """Time every case and return the table's lines.
-
-    Args:
-        seconds: Approximate total time per case.
-        repetitions: Alternations per case; each side's figure is the median over them.
-    """
+    """Time every case and return the table's lines."""
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
         for compiled in (False, True):

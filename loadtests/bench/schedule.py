@@ -19,16 +19,13 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from ropeswitch.deploy.plan.gpus import load
-from ropeswitch.loadtests.simulation.cluster import make_cluster
-from ropeswitch.loadtests.simulation.costs import StepCosts
-from ropeswitch.loadtests.simulation.policies import Builder, Options, Policy
-from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
+from tests.simulated import Arrival, Builder, StepCosts
 
-KINDS = {"stock": "default", "core": "core", "length-aware": "ours"}
+KINDS = {"stock": "stock", "core": "core", "length-aware": "ours"}
 RUNNING = (64, 256, 1024)
 # Maximum time length-aware scheduling may add to stock's schedule(), in ms, by running requests.
 TARGETS = {64: 0.1, 256: 0.2, 1024: 0.5}
-MODEL, GPU, TOKENS = "mistral-7b", "H100-80GB", 8192
+GPU, TOKENS = "H100-80GB", 8192
 BLOCKS = 150_000
 # High enough that every request may outgrow its set, so the scheduler checks each of them.
 MOST_TOKENS = 100_000
@@ -40,9 +37,7 @@ STEP_SECONDS = 0.02
 class Driven:
     """One scheduler with its running requests, driven like vLLM's engine core.
 
-    Attributes:
-        planning: CPU seconds spent in ``schedule()`` so far. CPU time, because other processes may share the cores.
-        updating: CPU seconds spent in ``update_from_output()`` so far.
+    ``planning`` and ``updating`` are CPU seconds in ``schedule()`` and ``update_from_output()``: cores may be shared.
     """
 
     builder: Builder
@@ -54,9 +49,9 @@ class Driven:
     flights: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        options = Options(asynchronous=self.asynchronous, prefix_caching=True)
-        policy = Policy(KINDS[self.kind], TOKENS)
-        simulation = self.builder.simulation(policy, Workload("decodes", "", (), BLOCKS), options)
+        simulation = self.builder.simulation(
+            KINDS[self.kind], (), BLOCKS, tokens=TOKENS, asynchronous=self.asynchronous, caching=True
+        )
         self.scheduler, self.clock = simulation.scheduler, simulation.clock
         self.depth, self.noise = simulation.depth, random.Random(0)
         dice = random.Random(0)
@@ -130,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("| running | scheduler | schedule() | core | length-aware | target | update | core | length-aware |")
     print("| --- " * 9 + "|")
     with tempfile.TemporaryDirectory() as folder:
-        cluster = make_cluster(MODEL, load()[GPU], 1)
-        builder = Builder(cluster, StepCosts(cluster), Path(folder))
+        builder = Builder(StepCosts(load()[GPU], 1), Path(folder))
         for running in args.running:
             line = compare(builder, running, not args.synchronous, args.rounds, args.steps)
             print(f"| {' | '.join(line)} |", flush=True)

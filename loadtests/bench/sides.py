@@ -15,9 +15,8 @@ STOP_SECONDS = 30
 class Side:
     """A process that holds one engine.
 
-    Args:
-        serve: Called in the new process with a pipe and ``args``. It sends one message once its engine is ready, then an
-            answer to each question, until the question is None.
+    It calls ``serve`` with a pipe and ``args``, which sends one message once its engine is ready, then an answer to each
+    question, until the question is None.
     """
 
     def __init__(self, serve: Callable[..., None], *args: Any) -> None:
@@ -61,12 +60,7 @@ class Side:
 
 
 def with_ladder(arguments: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Add the ladder of the model's own config to vLLM's engine arguments, as ``ropeswitch serve`` does.
-
-    Args:
-        arguments: vLLM's engine arguments.
-        options: More fields of ``additional_config["ropeswitch"]``.
-    """
+    """Add the ladder of the model's own config to vLLM's engine arguments, as ``ropeswitch serve`` does."""
     if (reason := left_out(os.environ)) is not None:
         raise SystemExit(f"bench: {reason}")
     return {**arguments, "additional_config": {KEY: {"ladder": "auto", "parts": list(PARTS), **options}}}

@@ -1,5 +1,6 @@
 """Parses and checks ``--assert`` and latency objectives, such as ``band=0-8k,ttft_p99<0.5``. Times are in seconds."""
 
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,33 +13,19 @@ LATENCIES = ("ttft", "tpot", "itl", "e2el", "lateness", "ttft_due")
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99", "max")
 # Figures other than latencies: name in assertions, and key in results.json. Each share is of the requests it applies to.
 NUMBERS = {
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "correct": "correct_share",
-    "wrong": "wrong",
-    "miscounted": "miscounted",
-    "good": "good_share",
-    "crossings": "crossings",
-    "request_throughput": "request_throughput",
-    "output_throughput": "output_throughput",
-    "total_token_throughput": "total_token_throughput",
-}
+    name: name
+    for name in (
+        "completed", "failed", "cancelled", "wrong", "miscounted", "crossings", "request_throughput", "output_throughput",
+        "total_token_throughput",
+    )
+} | {"correct": "correct_share", "good": "good_share"}  # fmt: skip
 OBJECTIVES = ("ttft", "tpot", "e2el")
+SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One comparison of a figure, such as ``key < bound``.
-
-    Attributes:
-        text: The limit as written.
-        key: Key of the figure in ``results.json``.
-        scale: Factor that converts the figure to the limit's unit: results.json has milliseconds.
-        ratio: Whether to compare the figure's ratio to the baseline's.
-        sign: One of ``< <= > >= ==``.
-        bound: The number to compare with.
-    """
+    """One comparison of a figure, or of its ratio to the baseline's; ``scale`` converts milliseconds to seconds."""
 
     text: str
     key: str
@@ -49,27 +36,14 @@ class Limit:
 
     def holds(self, value: float) -> bool:
         """Return whether a value satisfies the limit."""
-        match self.sign:
-            case "<":
-                return value < self.bound
-            case "<=":
-                return value <= self.bound
-            case ">":
-                return value > self.bound
-            case ">=":
-                return value >= self.bound
-            case _:
-                return value == self.bound
+        return bool(SIGNS[self.sign](value, self.bound))
 
 
 @dataclass(frozen=True)
 class Assertion:
     """Limits on the figures of one band, or of all requests together.
 
-    Attributes:
-        text: The assertion as written.
-        band: None for all requests.
-        limits: All must hold.
+    All ``limits`` must hold; ``band`` is None for all requests.
     """
 
     text: str
@@ -78,11 +52,7 @@ class Assertion:
 
     @staticmethod
     def parse(text: str) -> "Assertion":
-        """Parse an assertion as given to ``--assert``.
-
-        Raises:
-            UsageError: if it is malformed or names an unknown figure.
-        """
+        """Parse an assertion as given to ``--assert``; raises UsageError for an unknown figure."""
         where, rest = _band(text)
         if not rest:
             raise UsageError(f"assertion {text!r} has no limit: add one, as in band=0-8k,ttft_p99<0.5")
@@ -103,10 +73,7 @@ class Assertion:
 class Slo:
     """A latency objective: upper bounds in seconds for the requests of one band, or for all.
 
-    Attributes:
-        text: The objective as written.
-        band: None for all requests.
-        bounds: Upper bound in seconds, by ``ttft``, ``tpot`` or ``e2el``.
+    ``bounds`` are by ``ttft``, ``tpot`` or ``e2el``; ``band`` is None for all requests.
     """
 
     text: str
@@ -123,11 +90,7 @@ class Slo:
 
     @staticmethod
     def parse(text: str) -> "Slo":
-        """Parse an objective such as ``band=0-8k,ttft<0.5,tpot<0.1``.
-
-        Raises:
-            UsageError: if it is malformed or bounds another figure.
-        """
+        """Parse an objective such as ``band=0-8k,ttft<0.5,tpot<0.1``; raises UsageError for another figure."""
         where, rest = _band(text)
         bounds: dict[str, float] = {}
         for part in rest:

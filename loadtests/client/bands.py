@@ -13,12 +13,7 @@ DEFAULT = "0-8k,8k-32k,32k-128k,128k-512k,512k-1M,1M-2M,2M-"
 
 @dataclass(frozen=True, order=True)
 class Band:
-    """Prompts of more than ``above`` and at most ``upto`` tokens.
-
-    Attributes:
-        above: Tokens, exclusive.
-        upto: Tokens, inclusive; None for no upper end.
-    """
+    """Prompts of more than ``above`` and at most ``upto`` tokens."""
 
     above: int
     upto: int | None
@@ -44,11 +39,7 @@ def short(tokens: int) -> str:
 
 
 def tokens(text: str) -> int:
-    """Parse a number of tokens such as ``700``, ``8k`` (8 * 1024) or ``2M`` (2 * 1024 * 1024).
-
-    Raises:
-        UsageError: if it is malformed.
-    """
+    """Parse a number of tokens such as ``700``, ``8k`` (8 * 1024) or ``2M`` (2 * 1024 * 1024)."""
     try:
         return numbers.tokens("", text, 0, "a number of tokens such as 700, 8k (8 * 1024) or 2M (2 * 1024 * 1024)")
     except FactorError as error:
@@ -56,11 +47,7 @@ def tokens(text: str) -> int:
 
 
 def band(text: str) -> Band:
-    """Parse a band such as ``0-8k`` or ``8k-``.
-
-    Raises:
-        UsageError: if it is malformed or empty.
-    """
+    """Parse a band such as ``0-8k`` or ``8k-``; raises UsageError if it is malformed or empty."""
     below, dash, above = text.strip().partition("-")
     if not dash:
         raise UsageError(f"band {text!r} must be written like 0-8k, or 8k- for no upper end")
@@ -71,11 +58,7 @@ def band(text: str) -> Band:
 
 
 def bands(text: str) -> tuple[Band, ...]:
-    """Parse a list of bands such as ``0-8k,8k-`` and sort it.
-
-    Raises:
-        UsageError: if a band is malformed or empty, or two overlap.
-    """
+    """Parse a list of bands such as ``0-8k,8k-`` and sort it; raises UsageError if two overlap."""
     found = sorted(band(part) for part in text.split(","))
     for first, second in itertools.pairwise(found):
         if first.upto is None or second.above < first.upto:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,11 @@ exit codes: 0 success; 1 an assertion failed; 2 bad input, or requests failed; 1
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add ``loadtest`` to the commands of ``ropeswitch``."""
+    about = "send a workload to an OpenAI-compatible server, check every answer, and report by prompt length"
     parser = commands.add_parser(
-        "loadtest",
-        help="send a workload to an OpenAI-compatible server, check the answers, and report by length",
-        description="Send a workload to an OpenAI-compatible server, check every answer, and report by prompt length.",
-        epilog=EXAMPLES,
+        "loadtest", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    )  # fmt: skip
     parser.set_defaults(func=main)
     add = parser.add_argument
     add("workload", nargs="?", help="name of a shipped workload (--list), or a YAML file")
@@ -39,87 +38,36 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--url", help="server URL, such as http://127.0.0.1:8000; the API key is read from OPENAI_API_KEY")
     add("--model", help="model to request (default: the first model the server lists)")
     add("--baseline", metavar="URL", help="URL of a server to compare with in alternating runs, such as stock vLLM")
-    add(
-        "--baseline-model",
-        metavar="MODEL",
-        help="model to request from the baseline (default: the first model it lists)",
-    )
+    add("--baseline-model", metavar="MODEL", help="model to request from the baseline (default: the first it lists)")
     add("--ca", metavar="FILE", help="PEM file of certificates to trust in addition to the system's")
-    add(
-        "--wait",
-        type=flag(number, 0, 86_400),
-        default=0.0,
-        metavar="S",
-        help="maximum seconds to wait for the servers to answer (default: 0)",
-    )
+    _number(parser, "--wait", "S", 0, 86_400, "maximum seconds to wait for the servers to answer", 0.0)
     load = parser.add_argument_group("load (overrides the workload file)")
     add = load.add_argument
+    rates, clients = listed(flag(number, 1e-6, 1e5)), listed(flag(whole, 1, 10_000))
     add(
-        "--rate",
-        type=listed(flag(number, 1e-6, 1e5)),
-        default=(),
-        metavar="R,R",
-        help="requests per second; a comma-separated list runs a sweep",
+        "--rate", type=rates, default=(), metavar="R,R", help="requests per second; a comma-separated list runs a sweep"
     )
-    add(
-        "--concurrency",
-        type=listed(flag(whole, 1, 10_000)),
-        default=(),
-        metavar="N,N",
-        help="number of clients of a closed loop; a comma-separated list runs a sweep",
-    )
-    add(
-        "--requests",
-        type=flag(whole, 1, 10_000_000),
-        metavar="N",
-        help="maximum requests per run; a conversation counts once",
-    )
-    add(
-        "--seconds",
-        type=flag(number, 0.1, 86_400 * 30),
-        metavar="S",
-        help="stop sending requests after this many seconds",
-    )
-    add("--warmup", type=flag(whole, 0, 10_000), metavar="N", help="uncounted warm-up requests before each run")
-    add(
-        "--repetitions",
-        type=flag(whole, 1, 1000),
-        default=1,
-        metavar="N",
-        help="runs per rate or concurrency (default: 1)",
-    )
-    add(
-        "--seed", type=flag(whole, 0, 2**31), default=0, help="random seed for lengths, texts and arrivals (default: 0)"
-    )
-    add(
-        "--scale",
-        type=flag(number, 1e-6, 1e3),
-        default=1.0,
-        metavar="X",
-        help="multiply the workload's prompt lengths and bands by this factor (default: 1)",
-    )
+    add("--concurrency", type=clients, default=(), metavar="N,N",
+        help="number of clients of a closed loop; a comma-separated list runs a sweep")  # fmt: skip
+    _number(load, "--requests", "N", 1, 10_000_000, "maximum requests per run; a conversation counts once")
+    _number(load, "--seconds", "S", 0.1, 86_400 * 30, "stop sending requests after this many seconds")
+    _number(load, "--warmup", "N", 0, 10_000, "uncounted warm-up requests before each run")
+    _number(load, "--repetitions", "N", 1, 1000, "runs per rate or concurrency", 1)
+    _number(load, "--seed", "SEED", 0, 2**31, "random seed for lengths, texts and arrivals", 0)
+    _number(load, "--scale", "X", 1e-6, 1e3, "multiply the workload's prompt lengths and bands by this factor", 1.0)
     add("--longest", metavar="TOKENS", help="maximum tokens of a prompt plus its answer; longer prompts are cut")
     add("--text", help="text to build prompts from: paper, village, or a YAML file")
     report = parser.add_argument_group("results")
     add = report.add_argument
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="results folder; an interrupted test in it resumes (default: loadtest-NAME)",
-    )
+    add("--out", type=Path, metavar="DIR",
+        help="results folder (default: loadtest-NAME); an interrupted test in it is started over")  # fmt: skip
     add(
         "--bands",
         metavar="B,B",
         help="length bands, such as 0-8k,8k-1M (default: the workload's, else the factor sets')",
     )
-    add(
-        "--slo",
-        action="append",
-        default=[],
-        metavar="SLO",
-        help='latency objective in seconds, such as "band=0-8k,ttft<0.5,tpot<0.1"; repeatable',
-    )
+    add("--slo", action="append", default=[], metavar="SLO",
+        help='latency objective in seconds, such as "band=0-8k,ttft<0.5,tpot<0.1"; repeatable')  # fmt: skip
     add("--assert", action="append", default=[], dest="assertions", metavar="LIMIT",
         help='exit with 1 unless this holds, such as "band=0-8k,ttft_p99<0.5", "correct>=0.99" or "ratio_itl_p50<1.05"; '
         "repeatable")  # fmt: skip
@@ -127,45 +75,23 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     client = parser.add_argument_group("client")
     add = client.add_argument
     add("--tokenizer", metavar="DIR", help="folder of the served model's tokenizer, for servers without /tokenize")
-    add(
-        "--timeout",
-        type=flag(number, 0.1, 86_400 * 7),
-        default=6 * 3600.0,
-        metavar="S",
-        help="maximum seconds for a complete answer (default: 21600, 6 hours)",
-    )
-    add(
-        "--most-failures",
-        type=flag(whole, 1, 1_000_000),
-        default=20,
-        metavar="N",
-        help="stop after this many consecutive failures (default: 20)",
-    )
-    add(
-        "--metrics-interval",
-        type=flag(number, 0, 3600),
-        default=10.0,
-        metavar="S",
-        help="seconds between scrapes of /metrics; 0 disables them (default: 10)",
-    )
-    add(
-        "--metrics-key-file",
-        type=Path,
-        metavar="FILE",
-        help="file with the API key for /metrics, if it differs from OPENAI_API_KEY",
-    )
+    _number(client, "--timeout", "S", 0.1, 86_400 * 7, "maximum seconds for a complete answer", 21600.0)
+    _number(client, "--most-failures", "N", 1, 1_000_000, "stop after this many consecutive failures", 20)
     add("--quiet", action="store_true", help="do not print progress")
 
 
+def _number(
+    group: "argparse._ActionsContainer", name: str, metavar: str, least: float, most: float, about: str,
+    default: float | None = None,
+) -> None:  # fmt: skip
+    """Add a flag for a number; a whole one if ``most`` is an int and ``least`` too."""
+    kind = whole if isinstance(least, int) and isinstance(most, int) and metavar in ("N", "SEED") else number
+    said = about if default is None else f"{about} (default: {default:g})"
+    group.add_argument(name, type=flag(kind, least, most), default=default, metavar=metavar, help=said)
+
+
 def main(args: argparse.Namespace) -> int:
-    """Run a load test.
-
-    Returns:
-        The exit code: 0 on success, 1 if an assertion failed, 130 if the test was interrupted.
-
-    Raises:
-        UsageError: for bad input, or if failed requests stopped the test.
-    """
+    """Run a load test and return the exit code; raises UsageError for bad input, or if failed requests stopped it."""
     if args.list:
         from ropeswitch.loadtests.client import workload as workloads
 
@@ -184,51 +110,44 @@ def main(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from ropeswitch.factors.evaluate.endpoint import connect
     from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer
-    from ropeswitch.loadtests.client import texts
+    from ropeswitch.loadtests.client import pieces
     from ropeswitch.loadtests.client import workload as workloads
     from ropeswitch.loadtests.client.assertions import Assertion, Slo
     from ropeswitch.loadtests.client.bands import bands, tokens
-    from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_keys, settings
-    from ropeswitch.loadtests.client.pieces import cut
+    from ropeswitch.loadtests.client.loadtest import LoadTest, Options, make_keys
     from ropeswitch.loadtests.client.prompts import Composer
+    from ropeswitch.loadtests.client.records import Store
     from ropeswitch.loadtests.client.sender import Client
-    from ropeswitch.loadtests.client.store import Store
 
     workload = _changed(workloads.load(args.workload), args)
-    text = texts.load(workload.text)
+    text = pieces.load(workload.text)
     options = Options(
-        rates=args.rate,
-        concurrencies=args.concurrency,
-        repetitions=args.repetitions,
-        seed=args.seed,
-        scale=args.scale,
+        **{name: getattr(args, name) for name in ("rate", "concurrency", "repetitions", "seed", "scale")},
         longest=tokens(args.longest) if args.longest else None,
         bands=bands(args.bands) if args.bands else None,
         slos=tuple(map(Slo.parse, args.slo)),
         assertions=tuple(map(Assertion.parse, args.assertions)),
     )
-    metrics_key = _key(args.metrics_key_file)
     target = connect(args.url, args.model, args.ca, args.wait)
     baseline = connect(args.baseline, args.baseline_model, args.ca, args.wait) if args.baseline else None
     keys = make_keys(text, args.seed)
     tokenizer = ServedTokenizer(target) if args.tokenizer is None else LocalTokenizer(args.tokenizer)
     chat = workload.endpoint == "chat"
-    composer = Composer(cut(text, tokenizer, chat, keys), chat)
-    client = Client(
-        workload, text, keys, args.timeout, args.most_failures, args.metrics_interval, metrics_key, not args.quiet
-    )
+    composer = Composer(pieces.cut(text, tokenizer, chat, keys), chat)
+    client = Client(workload, text, keys, args.timeout, args.most_failures, not args.quiet)
     out = args.out or Path(f"loadtest-{workload.name}")
     test = LoadTest(client, target, baseline, tokenizer, composer, options)
     _check(test)
-    store = Store(out, settings(test))
-    prompts = test.prepare(store)
-    _say(args, "loading vLLM's benchmark")
+    store = Store(out)
+    if not args.quiet:
+        print("loadtest: building the prompts", file=sys.stderr, flush=True)
+    prompts = test.prepare(out)
     # vLLM reads the variable when imported. Import it now: it takes seconds, which would delay an interrupted test's report.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    import ropeswitch.loadtests.client.results
-
+    import_module("ropeswitch.loadtests.client.results")
     if not args.no_report:
-        import ropeswitch.loadtests.report.page  # noqa: F401 - a missing matplotlib is found before the load
+        # A missing matplotlib is found before the load.
+        import_module("ropeswitch.loadtests.report.page")
 
     runs = test.run(store, prompts)
     return finish(test, store, runs, not args.no_report)
@@ -239,10 +158,8 @@ def _check(test: Any) -> None:
     for assertion in test.options.assertions:
         bands = test.bands()
         if assertion.band is not None and assertion.band not in bands:
-            names = ", ".join(map(str, bands))
-            raise UsageError(
-                f"assertion {assertion.text!r}: the bands of this test are {names}; change them with --bands"
-            )
+            said = f"the bands of this test are {', '.join(map(str, bands))}; change them with --bands"
+            raise UsageError(f"assertion {assertion.text!r}: {said}")
         if test.baseline is None and any(limit.ratio for limit in assertion.limits):
             raise UsageError(f"assertion {assertion.text!r} compares with a baseline: add --baseline URL")
 
@@ -253,11 +170,8 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
 
     points = test.points(runs)
     results = test.results(points)
-    store.write_requests(runs)
     store.write("results.json", json.dumps(results, indent=1) + "\n")
-    summary = markdown(results)
-    store.write("summary.md", summary)
-    print(summary, flush=True)
+    print(store.write("summary.md", markdown(results)).read_text(encoding="utf-8"), flush=True)
     if drawn:
         from ropeswitch.loadtests.report.page import html
 
@@ -291,20 +205,6 @@ def _changed(workload: "Workload", args: argparse.Namespace) -> "Workload":
     given = {name: getattr(args, name) for name in ("requests", "seconds", "warmup", "text")}
     content = workload.model_dump(exclude_none=True, mode="json") | {k: v for k, v in given.items() if v is not None}
     return parse(content, f"workload {workload.name} with the flags")
-
-
-def _key(path: Path | None) -> str | None:
-    from ropeswitch.factors.evaluate.endpoint import header_key
-
-    # Bytes that are not UTF-8 decode to a non-ASCII character, which header_key rejects.
-    return (
-        header_key(path.read_text(encoding="utf-8", errors="replace"), f"--metrics-key-file {path}") if path else None
-    )
-
-
-def _say(args: argparse.Namespace, message: str) -> None:
-    if not args.quiet:
-        print(f"loadtest: {message}", file=sys.stderr, flush=True)
 
 
 def listed(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:

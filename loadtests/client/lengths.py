@@ -92,16 +92,7 @@ class Length(Strict):
 
 
 def draw(length: Length, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:
-    """Draw one length.
-
-    Args:
-        length: The distribution.
-        random: Random generator.
-        scale: Factor for every number of tokens in the distribution.
-        limits: Maximum lengths of the server's factor sets, except the last.
-
-    Returns:
-        Tokens, at least 1.
+    """Draw one length of at least one token, ``scale`` times the distribution's.
 
     Raises:
         UsageError: for a crossing without ``at`` if the server lists no limits.

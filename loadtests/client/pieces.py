@@ -1,16 +1,57 @@
-"""Splits a text into pieces with known tokens, so that a prompt of a million tokens is assembled without a tokenizer.
+"""Texts that hide a pass key, split into pieces with known tokens, so that a prompt of a million tokens needs no tokenizer.
 
 A prompt's tokens are those of its pieces in sequence if no tokenizer rule spans two pieces. The served tokenizer is used to
 check that for every pair of pieces that can meet, and the prompt tokens that the server counts check it again.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.evaluate.tokenizers import Tokenizer
-from ropeswitch.loadtests.client.texts import Text
+from ropeswitch.loadtests.client.lengths import Strict
+from ropeswitch.loadtests.client.workload import find, read_yaml, validated
+
+Words = Annotated[str, Field(min_length=1, max_length=2000)]
+
+
+class Text(Strict):
+    """A text file; docs/loadtests.md describes its keys. Answers of fewer than ``answer`` tokens are not judged."""
+
+    about: Words
+    opening: Words
+    filler: Annotated[tuple[Words, ...], Field(min_length=1, max_length=64)]
+    key: Words
+    question: Words
+    next: Words
+    reply: Words
+    digits: Annotated[int, Field(ge=4, le=12)]
+    answer: Annotated[int, Field(ge=1, le=1000)]
+
+    @model_validator(mode="after")
+    def _keys(self) -> "Text":
+        if "{key}" not in self.key:
+            raise ValueError("key: must contain {key}, where the pass key goes")
+        if any(re.search(rf"[0-9]{{{self.digits}}}", sentence) for sentence in self.filler):
+            raise ValueError(f"filler: must not contain numbers of {self.digits} digits, which look like a pass key")
+        return self
+
+    def has_key(self, answer: str, key: str, to_its_end: bool = True) -> bool:
+        """Return whether an answer, or its first number alone, is the key and no other number with as many digits."""
+        found = re.findall(rf"(?<![0-9])[0-9]{{{self.digits}}}(?![0-9])", answer)
+        return set(found if to_its_end else found[:1]) == {key}
+
+
+def load(name: str) -> Text:
+    """Load a shipped text by its name, or a text file."""
+    path = find("text", name)
+    return validated(Text, "text", read_yaml(path), str(path))
+
 
 # Candidates for the one-token piece that pads a prompt to its exact length.
 PADS = (" so", " and", " the", " a", " .", " !", "\n", ".", "!", "a")
@@ -20,12 +61,7 @@ Cut = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a prompt.
-
-    Attributes:
-        text: Its text, with the space that separates it from the previous piece.
-        ids: Its token ids.
-    """
+    """A part of a prompt, with the space that separates it from the previous piece, and its token ids."""
 
     text: str
     ids: tuple[int, ...]
@@ -62,13 +98,7 @@ class Pieces:
 
 
 def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pieces:
-    """Split a text into pieces with the served tokenizer.
-
-    Args:
-        text: The text.
-        tokenizer: Tokenizer of the served model.
-        chat: Whether prompts go through the chat template.
-        keys: All pass keys.
+    """Split a text into pieces with the served tokenizer, and its chat template for ``chat``.
 
     Raises:
         UsageError: if tokens span pieces, so that a prompt's tokens would not be those of its pieces.
@@ -99,7 +129,7 @@ def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pi
             joined = _joined(pieces, whole)
             if joined is None:
                 return pieces
-            problem = f"the tokens change where {joined[1]!r} follows {joined[0]!r}"
+            problem = f"the tokens change next to {joined!r}"
     raise UsageError(
         f"the served tokenizer does not split text {text.about!r} into pieces ({problem}): use another --text"
     )
@@ -115,22 +145,12 @@ def _shared(lists: Sequence[Sequence[int]]) -> list[int]:
     return shared
 
 
-def _joined(pieces: Pieces, whole: Cut) -> tuple[str, str] | None:
-    """Return two pieces that can meet in a prompt and whose tokens change when they do; None if there are none."""
-    key = next(iter(pieces.keys.values()))
-    meeting = (*pieces.filler, pieces.pad, key)
+def _joined(pieces: Pieces, whole: Cut) -> str | None:
+    """Return a piece whose tokens change next to another one that it can meet in a prompt; None if there is none."""
+    meeting = (*pieces.filler, pieces.pad, next(iter(pieces.keys.values())))
     for first in meeting:
         pairs = [part for second in meeting for part in (first, second)]
         parts = (pieces.opening, *pairs, pieces.question)
-        ids = whole("".join(part.text for part in parts))
-        if ids != [token for part in parts for token in part.ids]:
-            return _which(pieces, first, meeting, whole)
-    return None
-
-
-def _which(pieces: Pieces, first: Piece, meeting: Sequence[Piece], whole: Cut) -> tuple[str, str]:
-    for second in meeting:
-        parts = (pieces.opening, first, second, pieces.question)
         if whole("".join(part.text for part in parts)) != [token for part in parts for token in part.ids]:
-            return first.text, second.text
-    return first.text, meeting[0].text
+            return first.text
+    return None

@@ -1,17 +1,17 @@
-"""Draws the requests of a run ahead of time: kinds, lengths and pass keys. The same seed draws the same requests."""
+"""Draws the requests of a run and when they are due. The same seed draws the same requests."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.numbers import is_number
 from ropeswitch.loadtests.client.lengths import draw
-from ropeswitch.loadtests.client.workload import Part, Trace, Workload
+from ropeswitch.loadtests.client.workload import Arrival, Bursts, Gamma, Part, Poisson, Trace, Workload
 
 # Largest number in a trace; hash_ids may have 64 bits.
 MOST = (1 << 64) - 1
@@ -25,20 +25,12 @@ class Planned:
 
     Attributes:
         index: Its position in the plan, from 0.
-        conversation: Number of its conversation, whose requests are sent one after the other.
-        turn: Its position in the conversation, from 0.
-        kind: Name of its part of the mix.
-        prompt_tokens: Exact number of prompt tokens.
-        max_tokens: Maximum tokens of the answer.
+        conversation: Number of its conversation of ``turns`` requests, which are sent one after the other.
         key: Index of its pass key.
-        form: ``text`` or ``ids``.
-        stream: Whether the answer is streamed.
         cancel_after: Chunks of the answer after which the client disconnects; None for never.
         think: Seconds to wait after the previous answer of the conversation.
-        prefix: Index of its shared text; None for none.
-        prefix_tokens: Tokens of that text.
+        prefix: Index of its shared text, of ``prefix_tokens``; None for none.
         blocks: Its hash_ids in a trace.
-        turns: Turns of its conversation.
         due: Seconds since the run's start, from a trace; None without one.
     """
 
@@ -62,15 +54,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on the lengths of requests.
+    """Bounds in tokens: of the shortest prompt with a pass key, and of a prompt plus its answer.
 
-    Attributes:
-        least: Tokens of the shortest prompt with a pass key.
-        longest: Maximum tokens of a prompt plus its answer; longer ones are cut. None for no maximum.
-        max_model_len: Maximum tokens that the servers accept; more are an error. None if they do not report it.
-        limits: Lengths at which factor sets switch.
-        scale: Factor for the workload's prompt lengths.
-        keys: Number of pass keys.
+    Requests longer than ``longest`` are cut; longer than ``max_model_len``, the servers', is an error. ``limits`` are the
+    ends of factor sets, and ``scale`` multiplies prompt lengths.
     """
 
     least: int
@@ -82,13 +69,7 @@ class Bounds:
 
 
 def plan(workload: Workload, conversations: int, seed: int, bounds: Bounds) -> list[Planned]:
-    """Draw the requests of a run.
-
-    Args:
-        workload: What to draw.
-        conversations: Number of conversations, of one request per turn. A trace has at most one per line.
-        seed: Random seed.
-        bounds: See :class:`Bounds`.
+    """Draw the requests of a run: a number of conversations, of one request per turn.
 
     Raises:
         UsageError: if a prompt is too short for a pass key, or too long for the server.
@@ -164,23 +145,18 @@ def _conversation(part: Part, conversation: int, random: np.random.Generator, bo
             if turn and prompt + output > bounds.longest:
                 return
             prompt = max(bounds.least + prefix_tokens, min(prompt, bounds.longest - output))
-        cancelled = part.cancel is not None and random.random() < part.cancel.share
-        yield Planned(
-            index=0,
-            conversation=conversation,
-            turn=turn,
-            kind=part.kind,
-            prompt_tokens=prompt,
-            max_tokens=output,
-            key=key,
-            form=part.form,
-            stream=part.stream,
-            cancel_after=part.cancel.after if part.cancel and cancelled else None,
-            think=part.turns.think if part.turns and turn else 0.0,
-            prefix=prefix,
-            prefix_tokens=prefix_tokens,
-            turns=turns,
-        )
+        yield _planned(
+            part, random, conversation=conversation, turn=turn, prompt_tokens=prompt, max_tokens=output, key=key,
+            think=part.turns.think if part.turns and turn else 0.0, prefix=prefix, prefix_tokens=prefix_tokens, turns=turns,
+        )  # fmt: skip
+
+
+def _planned(part: Part, random: np.random.Generator, **fields: Any) -> Planned:
+    cancelled = part.cancel is not None and random.random() < part.cancel.share
+    return Planned(
+        index=0, kind=part.kind, form=part.form, stream=part.stream,
+        cancel_after=part.cancel.after if part.cancel and cancelled else None, **fields,
+    )  # fmt: skip
 
 
 def _traced(trace: Trace, part: Part, most: int, seed: int, bounds: Bounds) -> Iterator[Planned]:
@@ -193,20 +169,10 @@ def _traced(trace: Trace, part: Part, most: int, seed: int, bounds: Bounds) -> I
         if bounds.longest is not None:
             output = min(output, max(1, bounds.longest - bounds.least))
             prompt = max(bounds.least, min(prompt, bounds.longest - output))
-        cancelled = part.cancel is not None and random.random() < part.cancel.share
-        yield Planned(
-            index=0,
-            conversation=index,
-            kind=part.kind,
-            prompt_tokens=prompt,
-            max_tokens=output,
-            key=int(random.integers(bounds.keys)),
-            form=part.form,
-            stream=part.stream,
-            cancel_after=part.cancel.after if part.cancel and cancelled else None,
-            blocks=line.hash_ids,
-            due=(line.timestamp - start) / 1000 / trace.speed,
-        )
+        yield _planned(
+            part, random, conversation=index, prompt_tokens=prompt, max_tokens=output, blocks=line.hash_ids,
+            key=int(random.integers(bounds.keys)), due=(line.timestamp - start) / 1000 / trace.speed,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -220,11 +186,7 @@ class Recorded:
 
 
 def read_trace(path: Path) -> list[Recorded]:
-    """Read the lines of a trace, sorted by time.
-
-    Raises:
-        UsageError: if the file is missing, empty or malformed; the message names the line.
-    """
+    """Read the lines of a trace, sorted by time; raises UsageError, which names the line, if it is malformed."""
     if not path.is_file():
         raise UsageError(f"arrival.trace.file: there is no file {str(path)!r}")
     found = []
@@ -234,19 +196,14 @@ def read_trace(path: Path) -> list[Recorded]:
                 continue
             try:
                 content = json.loads(line)
-                recorded = Recorded(
-                    _at_least(content["timestamp"], 0),
-                    _at_least(content["input_length"], 1),
-                    _at_least(content["output_length"], 1),
-                    tuple(_at_least(each, 0) for each in content.get("hash_ids", ())),
-                )
+                least = (("timestamp", 0), ("input_length", 1), ("output_length", 1))
+                at, asked, answered = (_at_least(content[name], bound) for name, bound in least)
+                blocks = tuple(_at_least(each, 0) for each in content.get("hash_ids", ()))
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-                names = "timestamp, input_length and output_length"
-                raise UsageError(
-                    f"{path}, line {number}: {problem}; a line must be a JSON object with {names}"
-                ) from error
-            found.append(recorded)
+                needed = "a line must be a JSON object with timestamp, input_length and output_length"
+                raise UsageError(f"{path}, line {number}: {problem}; {needed}") from error
+            found.append(Recorded(at, asked, answered, blocks))
     if not found:
         raise UsageError(f"{path}: the trace is empty")
     return sorted(found, key=lambda line: line.timestamp)
@@ -256,3 +213,24 @@ def _at_least(value: object, least: int) -> int:
     if not is_number(value) or not least <= value <= MOST:
         raise ValueError(f"{value!r} must be a number, at least {least} and at most {MOST}")
     return int(value)
+
+
+def due_times(arrival: Arrival, rate: float, count: int, seed: int) -> np.ndarray:
+    """Return when ``count`` requests are due, in seconds since the run's start, in order.
+
+    Poisson and gamma arrivals are scaled to take exactly ``count / rate`` seconds, as upstream does
+    (``vllm.benchmarks.serve.get_request``), so that runs with different seeds have the same load.
+    """
+    random = np.random.default_rng([seed, count])
+    match arrival.rated:
+        case Bursts(size=size):
+            return (np.arange(count) // size) * (size / rate)
+        case Gamma(burstiness=burstiness):
+            intervals = random.gamma(burstiness, 1.0, size=count)
+        case Poisson():
+            intervals = random.exponential(1.0, size=count)
+        case None:
+            raise ValueError("this arrival process has no rate")
+    times: np.ndarray = np.cumsum(intervals)
+    # As upstream: the intervals of a very bursty process can all underflow to 0.
+    return times * (count / rate / times[-1]) if times[-1] else times

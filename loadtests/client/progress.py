@@ -1,16 +1,13 @@
-"""Shows the progress of a run, with recent percentiles: a bar on a terminal, lines in a log."""
+"""Counts the requests of a run, and prints a line with recent percentiles every ten seconds."""
 
 import sys
 from collections import deque
-from collections.abc import Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from ropeswitch.loadtests.client.records import Exchange
 
-# Seconds between updates: of a log, where each is a new line, and of a terminal.
-LOG_SECONDS, BAR_SECONDS = 10.0, 0.5
+SECONDS = 10.0
 RECENT = 2000
 
 
@@ -18,25 +15,12 @@ class Progress:
     """Counts requests and shows their progress. Percentiles are of the last 2000 values."""
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
-        tty = sys.stderr.isatty()
-        self.seconds = BAR_SECONDS if tty else LOG_SECONDS
-        self.in_flight = 0
-        self.failed = 0
-        self.failed_in_a_row = 0
+        self.in_flight = self.failed = self.failed_in_a_row = 0
         self.last_error = ""
         self._ttft: deque[float] = deque(maxlen=RECENT)
         self._itl: deque[float] = deque(maxlen=RECENT)
         self._late = 0.0
-        self._label, self._total, self._shown, self._tty = label, total, shown, tty
-        self._bar = tqdm(
-            total=total,
-            desc=label,
-            disable=not (shown and tty),
-            mininterval=self.seconds,
-            dynamic_ncols=True,
-            bar_format="{desc} {percentage:3.0f}% |{bar:24}| {n_fmt}/{total_fmt} {elapsed}{postfix}",
-            file=sys.stderr,
-        )
+        self._label, self._total, self._shown = label, total, shown
         self._done = 0
 
     def began(self, exchange: Exchange) -> None:
@@ -60,31 +44,18 @@ class Progress:
         elif exchange.status in ("completed", "cancelled"):
             self.failed_in_a_row = 0
         self._done += 1
-        self._bar.update(1)
 
     def show(self) -> None:
-        """Show the current state."""
-        parts = [
-            f"in flight {self.in_flight}",
-            f"ttft p50 {_ms(self._ttft, 50)} p99 {_ms(self._ttft, 99)}",
-            f"itl p50 {_ms(self._itl, 50)} p99 {_ms(self._itl, 99)}",
-        ]
+        """Print the current state."""
+        if not self._shown:
+            return
+        parts = [f"loadtest: {self._label}: {self._done}/{self._total}", f"in flight {self.in_flight}"]
+        for name, values in (("ttft", self._ttft), ("itl", self._itl)):
+            if values:
+                p50, p99 = np.percentile(values, (50, 99)) * 1000
+                parts.append(f"{name} p50 {p50:.0f} ms p99 {p99:.0f} ms")
         if self._late > 0.01:
             parts.append(f"sent up to {1000 * self._late:.0f} ms late")
         if self.failed:
             parts.append(f"failed {self.failed}")
-        if self._tty:
-            self._bar.set_postfix_str(", ".join(parts), refresh=True)
-        elif self._shown:
-            print(
-                f"loadtest: {self._label}: {self._done}/{self._total}, {', '.join(parts)}", file=sys.stderr, flush=True
-            )
-
-    def close(self) -> None:
-        """Show the final state and close the bar."""
-        self.show()
-        self._bar.close()
-
-
-def _ms(values: Sequence[float] | deque[float], percentile: float) -> str:
-    return f"{1000 * float(np.percentile(values, percentile)):.0f} ms" if values else "-"
+        print(", ".join(parts), file=sys.stderr, flush=True)

@@ -1,7 +1,12 @@
-"""Records of a load test: requests, metrics samples, runs and points."""
+"""Records of a load test, and its results folder."""
 
+import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.whole_file import save_text
 
 Status = Literal["completed", "failed", "cancelled", "interrupted"]
 Side = Literal["target", "baseline"]
@@ -12,29 +17,18 @@ class Exchange:
     """One request and its outcome; a line of ``requests.jsonl``. Times are in seconds.
 
     Attributes:
-        index: Its position in the plan, from 0.
-        kind: Name of its part of the mix, such as ``chat``.
-        prompt_tokens: Prompt tokens as built.
-        max_tokens: Requested maximum of answer tokens.
         due: When it was due, since the run's start; in a closed loop, when it was sent.
         sent: When it was sent, since the run's start.
         latency: From sending to the last token (upstream's e2el); to the end of a request that failed or was interrupted.
         status: ``completed``; ``failed``; ``cancelled`` by the client, as in the workload; ``interrupted`` by the run's end.
         ttft: From sending to the first token; None if none arrived or the answer was not streamed.
         itl: Gaps between its chunks (upstream's definition: every chunk with a choice counts).
-        streamed: Whether the answer was streamed.
         output_tokens: Answer tokens by the server's count, or the number of chunks if it sent none.
         counted_prompt_tokens: Prompt tokens by the server's count; None if it sent none.
-        http_status: Status of the response; None without a response.
         error: Error message of the server or the network; empty if there was none.
-        finish_reason: The server's value.
         factor_set: The header ``x-rope-factor-set``; None if the server does not send it.
-        answer: The text of the answer.
         key: The pass key hidden in the prompt; None if there is none.
         correct: Whether the answer has the key; None if it was not judged.
-        form: ``text`` or ``ids``.
-        session: Number of its conversation; None for a single request.
-        turn: Its position in the conversation, from 0.
     """
 
     index: int
@@ -68,35 +62,10 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The server's own metrics at one moment; a line of ``metrics.jsonl``.
-
-    Attributes:
-        at: Seconds since the run's start; negative before the first request.
-        values: Value of each series, such as ``vllm:num_requests_running`` or ``ropeswitch_switches_total``. Values are
-            summed over all labels but ``le``; of shares (``_perc``), the largest is taken.
-    """
-
-    at: float
-    values: dict[str, float]
-
-
-@dataclass(frozen=True)
 class Run:
-    """One repetition of a workload against one server; stored in ``runs/NAME/``.
+    """One repetition of a workload against one server, of ``duration`` seconds until the last answer.
 
-    Attributes:
-        name: Its name, such as ``rate-2-target-1``.
-        side: The server: ``target`` or ``baseline``.
-        rate: Requests per second; None if the arrival process has no rate.
-        concurrency: Clients of a closed loop; None otherwise.
-        repetition: Number of the repetition, from 0.
-        started: Seconds since the epoch.
-        duration: Seconds from the start to the last answer.
-        complete: Whether it ran to its end.
-        stopped: Why it did not; empty if it did.
-        exchanges: All requests sent, without the warm-up.
-        samples: The server's metrics, in order of time.
+    Without a rate or clients of a closed loop, these are None. ``stopped`` says why it is not complete.
     """
 
     name: str
@@ -104,16 +73,10 @@ class Run:
     rate: float | None
     concurrency: int | None
     repetition: int
-    started: float
-    duration: float
-    complete: bool
+    duration: float = 0.0
+    complete: bool = False
     stopped: str = ""
     exchanges: tuple[Exchange, ...] = ()
-    samples: tuple[Sample, ...] = ()
-
-    def head(self) -> dict[str, Any]:
-        """Return the content of ``run.json``: all but the exchanges and samples."""
-        return {name: value for name, value in vars(self).items() if name not in ("exchanges", "samples")}
 
 
 def exchange_line(exchange: Exchange) -> dict[str, Any]:
@@ -127,20 +90,9 @@ def exchange_line(exchange: Exchange) -> dict[str, Any]:
     return line
 
 
-def exchange_of(line: dict[str, Any]) -> Exchange:
-    """Return the exchange from the object that :func:`exchange_line` returned."""
-    return Exchange(**{**line, "itl": tuple(line["itl"])})
-
-
 @dataclass(frozen=True)
 class Point:
-    """All runs at one rate or concurrency: a point of a sweep.
-
-    Attributes:
-        label: Its name, such as ``2 requests/s`` or ``8 at a time``.
-        rate: See :class:`Run`.
-        runs: Runs against both servers, in the order they ran.
-    """
+    """All runs at one rate or concurrency, in the order they ran; ``label`` is such as ``2 requests/s``."""
 
     label: str
     rate: float | None
@@ -149,3 +101,46 @@ class Point:
     def side(self, side: Side) -> tuple[Run, ...]:
         """Return the runs against one server."""
         return tuple(run for run in self.runs if run.side == side)
+
+
+REQUESTS, RESULTS = "requests.jsonl", "results.json"
+
+
+class Store:
+    """A results folder: ``requests.jsonl`` gets a line as each request ends, the other files are written at the end.
+
+    Raises:
+        UsageError: if the folder has a finished test, or files and no load test. An interrupted test is started over.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / RESULTS
+        if path.exists() and _is_complete(path):
+            raise UsageError(f"--out {folder} has the results of a load test: use another folder, or remove it")
+        if not path.exists() and folder.exists() and any(each.name != REQUESTS for each in folder.iterdir()):
+            raise UsageError(f"--out {folder} is not empty and has no load test: use another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._requests: IO[str] = (folder / REQUESTS).open("w", encoding="utf-8", buffering=1)
+
+    def keep(self, run: Run, exchange: Exchange) -> None:
+        """Append a request to ``requests.jsonl``, with its run's name."""
+        try:
+            self._requests.write(json.dumps({"run": run.name} | exchange_line(exchange)) + "\n")
+        except OSError as error:
+            raise UsageError(f"{self._requests.name}: {error.strerror}; earlier requests are kept") from error
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file in the folder atomically and return its path."""
+        path = self.folder / name
+        save_text(path, text, overwrite=True)
+        return path
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        found: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON: {error}") from error
+    return bool(isinstance(found, dict) and found.get("complete"))

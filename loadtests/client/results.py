@@ -13,11 +13,16 @@ from vllm.benchmarks.serve import BenchmarkMetrics, calculate_metrics
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Exchange, Run
-from ropeswitch.loadtests.report.series import crossing, tpot
+from ropeswitch.loadtests.report.series import crosses, tpot
 
 # 100 is reported as max.
 PERCENTILES = (90.0, 95.0, 99.0, 100.0)
 TIMED = ("ttft", "tpot", "itl")
+# Figures that have upstream's names.
+SAME = (
+    "completed", "failed", "request_throughput", "output_throughput", "total_token_throughput", "max_output_tokens_per_s",
+    "max_concurrent_requests",
+)  # fmt: skip
 LATENCIES = (*TIMED, "e2el")
 MS = 1000.0
 Figures = dict[str, Any]
@@ -26,14 +31,8 @@ Figures = dict[str, Any]
 def figures(runs: Sequence[Run], bands: Sequence[Band], slos: Sequence[Slo], limits: Sequence[int]) -> Figures:
     """Compute the figures of one server's runs at one point, all repetitions together.
 
-    Args:
-        runs: At least one run.
-        bands: Length bands; those without requests are left out.
-        slos: Objectives of a good request.
-        limits: Lengths at which factor sets switch.
-
     Returns:
-        Upstream's keys, those added here (see the table in docs/loadtests.md), and the same for each band in ``bands``.
+        Upstream's keys, those added here (see the table in docs/loadtests.md), and the same for each band with requests.
     """
     exchanges = [each for run in runs for each in run.exchanges]
     # Each run's times start at 0. Upstream counts requests within a second, so runs must not overlap.
@@ -64,16 +63,10 @@ def _figures(
     judged = [each.correct for each in whole if each.correct is not None]
     found: Figures = {
         "duration": seconds,
-        "completed": every.completed,
-        "failed": every.failed,
         "total_input_tokens": every.total_input,
         "total_output_tokens": every.total_output,
-        "request_throughput": every.request_throughput,
         "request_goodput": good / seconds if slos and seconds else None,
-        "output_throughput": every.output_throughput,
-        "total_token_throughput": every.total_token_throughput,
-        "max_output_tokens_per_s": every.max_output_tokens_per_s,
-        "max_concurrent_requests": every.max_concurrent_requests,
+        **{name: getattr(every, name) for name in SAME},
     }
     for name in LATENCIES:
         found |= _latency(name, streamed if name in TIMED else every)
@@ -89,7 +82,7 @@ def _figures(
         "wrong": len(judged) - sum(judged),
         "correct_share": sum(judged) / len(judged) if judged else None,
         "miscounted": sum(each.counted_prompt_tokens not in (None, each.prompt_tokens) for each in whole),
-        "crossings": sum(crossing(each, limits) is not None for each in whole),
+        "crossings": sum(crosses(each, limits) for each in whole),
         "good_share": good / len(kept) if slos and kept else None,
         **_spread("lateness", [each.lateness for each in exchanges]),
         **_spread("ttft_due", [each.ttft + each.lateness for each in whole if each.ttft is not None]),

@@ -12,12 +12,12 @@ import aiohttp
 
 from ropeswitch.factors.evaluate.endpoint import Endpoint, error_message
 from ropeswitch.factors.factor_set import SET_HEADER
-from ropeswitch.loadtests.client.pack import Pack
+from ropeswitch.loadtests.client.pieces import Text
 from ropeswitch.loadtests.client.plan import Planned
 from ropeswitch.loadtests.client.progress import Progress
-from ropeswitch.loadtests.client.records import Exchange
+from ropeswitch.loadtests.client.prompts import Prompts
+from ropeswitch.loadtests.client.records import Exchange, Status
 from ropeswitch.loadtests.client.stream import Events, Reply, read_events, read_whole, writable
-from ropeswitch.loadtests.client.texts import Text
 from ropeswitch.loadtests.client.workload import Workload
 
 # Bodies are sent in parts of this size, so that one of several megabytes does not delay other requests.
@@ -26,26 +26,13 @@ PART_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Client:
-    """How to send requests.
-
-    Attributes:
-        workload: What to send; the run sets the rate or concurrency.
-        text: Judges answers.
-        keys: The pass keys.
-        timeout: Maximum seconds for a complete answer.
-        most_failures: Consecutive failures that end a run.
-        metrics_seconds: Seconds between scrapes of the server's metrics; 0 for none.
-        metrics_key: API key for the metrics; None to use the endpoint's.
-        shown: Whether to show progress.
-    """
+    """How to send requests: ``timeout`` is for a complete answer, in seconds."""
 
     workload: Workload
     text: Text
     keys: tuple[str, ...]
     timeout: float
     most_failures: int
-    metrics_seconds: float
-    metrics_key: str | None
     shown: bool
 
 
@@ -53,32 +40,23 @@ class Client:
 class Sender:
     """Sends a plan's requests to one server.
 
-    Attributes:
-        session: The connections.
-        endpoint: The server.
-        client: How to send requests, with the pass keys by index.
-        pack: The prompts.
-        salt: vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
-        progress: Shows the run's progress.
+    ``salt`` is vLLM's ``cache_salt``, which keeps this run from hitting other runs' prefix cache.
     """
 
     session: aiohttp.ClientSession
     endpoint: Endpoint
     client: Client
-    pack: Pack
+    prompts: Prompts
     salt: str
     progress: Progress
 
     async def send(self, planned: Planned, due: float, start: float) -> Exchange:
-        """Send a request now.
+        """Send a request now and return its outcome, failures included; ``interrupted`` if the task is cancelled.
 
         Args:
             planned: The request.
             due: When it was due, in seconds since ``start``.
             start: The run's start, by ``time.perf_counter()``.
-
-        Returns:
-            The outcome, failures included; ``interrupted`` if the task is cancelled.
         """
         key = self.client.keys[planned.key]
         chunks = self._chunks(planned)
@@ -87,21 +65,14 @@ class Sender:
         data: Any = b"".join(chunks) if size <= PART_BYTES else _parts(chunks)
         events = Events()
         sent = time.perf_counter()
+        same = {
+            name: getattr(planned, name) for name in ("index", "kind", "prompt_tokens", "max_tokens", "form", "turn")
+        }
+        session = planned.conversation if planned.turns > 1 else None
         blank = Exchange(
-            index=planned.index,
-            kind=planned.kind,
-            prompt_tokens=planned.prompt_tokens,
-            max_tokens=planned.max_tokens,
-            due=due,
-            sent=sent - start,
-            latency=0.0,
-            status="failed",
-            streamed=planned.stream,
-            key=key,
-            form=planned.form,
-            session=planned.conversation if planned.turns > 1 else None,
-            turn=planned.turn,
-        )
+            **same, due=due, sent=sent - start, latency=0.0, status="failed", streamed=planned.stream, key=key,
+            session=session,
+        )  # fmt: skip
         self.progress.began(blank)
         found = blank
         try:
@@ -135,8 +106,7 @@ class Sender:
             if planned.cancel_after == 0:
                 return replace(answered, status="cancelled", latency=time.perf_counter() - sent)
             if not planned.stream:
-                reply = read_whole(await response.read())
-                return self._judged(answered, reply, time.perf_counter() - sent)
+                return self._ended(answered, read_whole(await response.read()), sent, "completed")
             async for data_ in response.content.iter_any():
                 if events.add(time.perf_counter(), data_):
                     self.progress.first(events.events[-1][0] - sent)
@@ -147,33 +117,24 @@ class Sender:
         reply = await read_events(events.events)
         reached = planned.cancel_after is not None and events.tokens >= planned.cancel_after
         if reached and reply.times and reply.finish_reason is None and not reply.error:
-            return self._timed(replace(answered, status="cancelled"), reply, sent)
+            return self._ended(answered, reply, sent, "cancelled")
         if reply.error or not reply.times:
             return replace(answered, error=reply.error or "the stream ended without a token")
-        return self._judged(self._timed(answered, reply, sent), reply, reply.times[-1] - sent)
+        return self._ended(answered, reply, sent, "completed")
 
-    def _timed(self, exchange: Exchange, reply: Reply, sent: float) -> Exchange:
-        times = reply.times
-        return replace(
-            exchange,
-            ttft=times[0] - sent,
-            itl=tuple(after - before for before, after in itertools.pairwise(times)),
-            latency=times[-1] - sent,
-            output_tokens=reply.output_tokens or len(times),
-            counted_prompt_tokens=reply.prompt_tokens,
-            answer=reply.text,
-        )
-
-    def _judged(self, exchange: Exchange, reply: Reply, latency: float) -> Exchange:
+    def _ended(self, exchange: Exchange, reply: Reply, sent: float, status: Status) -> Exchange:
+        """Return an exchange with its reply; a completed one is judged, if it may have room for the key."""
         assert exchange.key is not None, "every request has a pass key"
-        correct = None
-        if exchange.max_tokens >= self.client.text.answer:
-            correct = self.client.text.has_key(reply.text, exchange.key, not self.client.workload.ignore_eos)
+        times, text, correct = reply.times, self.client.text, None
+        if status == "completed" and exchange.max_tokens >= text.answer:
+            correct = text.has_key(reply.text, exchange.key, not self.client.workload.ignore_eos)
         return replace(
             exchange,
-            status="completed",
-            latency=latency,
-            output_tokens=reply.output_tokens or len(reply.times) or 1,
+            status=status,
+            ttft=times[0] - sent if times else None,
+            itl=tuple(after - before for before, after in itertools.pairwise(times)),
+            latency=(times[-1] if times else time.perf_counter()) - sent,
+            output_tokens=reply.output_tokens or len(times) or 1,
             counted_prompt_tokens=reply.prompt_tokens,
             finish_reason=reply.finish_reason,
             answer=reply.text,
@@ -195,7 +156,7 @@ class Sender:
             fields["ignore_eos"] = True
         if self.endpoint.is_vllm:
             fields["cache_salt"] = self.salt
-        return [json.dumps(fields)[:-1].encode() + b",", self.pack.prompt(planned.index), b"}"]
+        return [json.dumps(fields)[:-1].encode() + b",", self.prompts.prompt(planned.index), b"}"]
 
 
 async def _parts(chunks: list[memoryview | bytes]) -> AsyncIterator[bytes]:

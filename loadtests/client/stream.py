@@ -53,16 +53,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Reply:
-    """A parsed answer.
-
-    Attributes:
-        times: Arrival time of each chunk.
-        text: Text of the answer.
-        prompt_tokens: The server's count, or None.
-        output_tokens: The server's count, or None.
-        finish_reason: The server's value.
-        error: The server's error after the answer began, or empty.
-    """
+    """A parsed answer: each chunk's arrival time, counts and reason by the server, and its error after the beginning."""
 
     times: tuple[float, ...]
     text: str
@@ -96,35 +87,19 @@ async def read_events(events: list[tuple[float, bytes]]) -> Reply:
             reason = choice.get("finish_reason") or reason
         if counts := chunk.get("usage"):
             usage = _object(counts, "usage", content)
-    return Reply(
-        tuple(times),
-        "".join(texts),
-        _count(usage, "prompt_tokens"),
-        _count(usage, "completion_tokens"),
-        reason,
-        error,
-    )
+    counted = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    return Reply(tuple(times), "".join(texts), *counted, reason, error)
 
 
 def read_whole(body: bytes) -> Reply:
-    """Parse an answer that was not streamed.
-
-    Raises:
-        ValueError: if it is not a completion.
-    """
+    """Parse an answer that was not streamed; raises ValueError if it is not a completion."""
     content = _object(_json(body), "the answer", body)
     choice = _choice(content, body)
     if not choice:
         raise ValueError(f"the answer has no choices: {body[:100]!r}")
     usage = _object(content.get("usage") or {}, "usage", body)
-    return Reply(
-        (),
-        _text(choice, body),
-        _count(usage, "prompt_tokens"),
-        _count(usage, "completion_tokens"),
-        choice.get("finish_reason"),
-        "",
-    )
+    counted = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    return Reply((), _text(choice, body), *counted, choice.get("finish_reason"), "")
 
 
 def writable(text: str) -> str:

@@ -67,9 +67,8 @@ class Arrival(Strict):
     def _one(self) -> "Arrival":
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(
-                f"give exactly one of {', '.join(type(self).model_fields)}; given: {', '.join(given) or 'none'}"
-            )
+            every = ", ".join(type(self).model_fields)
+            raise ValueError(f"give exactly one of {every}; given: {', '.join(given) or 'none'}")
         return self
 
     @property
@@ -119,23 +118,7 @@ class Part(Strict):
 
 
 class Workload(Strict):
-    """A workload file.
-
-    Attributes:
-        name: Default name of the results folder.
-        about: One-line description.
-        endpoint: ``chat`` (chat/completions) or ``completions``.
-        arrival: Arrival process of the requests.
-        requests: Maximum number of requests; a conversation of several turns counts once.
-        seconds: Maximum seconds to send requests.
-        warmup: Uncounted requests before the run, four at a time.
-        text: Text of the prompts: the name of a shipped text, or a file.
-        mix: Kinds of requests. A kind with a ``count`` has exactly that number, evenly spread over the run; the others are
-            drawn by ``share``.
-        ignore_eos: Generate each answer to its full length; needs a vLLM server.
-        bands: Length bands of the report (default: the server's factor sets).
-        slo: Latency objectives, such as ``band=0-8k,ttft<0.5,tpot<0.1``.
-    """
+    """A workload file; docs/loadtests.md describes its keys."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
     about: Annotated[str, Field(max_length=500)] = ""
@@ -164,9 +147,7 @@ class Workload(Strict):
         if self.requests is None and self.seconds is None and not self.arrival.trace:
             raise ValueError("requests or seconds is missing: the run would not end")
         if self.arrival.trace and (len(self.mix) != 1 or self.mix[0].turns or self.mix[0].prefix):
-            raise ValueError(
-                "mix: a trace has its own lengths and prefixes; give exactly one part, without turns and prefix"
-            )
+            raise ValueError("mix: a trace has its own lengths and prefixes; give one part, without turns and prefix")
         for part in self.mix:
             if (part.prompt is None or part.output is None) != (self.arrival.trace is not None):
                 raise ValueError(
@@ -211,11 +192,7 @@ def load(name: str) -> Workload:
 
 
 def find(kind: str, name: str) -> Path:
-    """Return the path of a shipped file by its name, or of a file.
-
-    Raises:
-        UsageError: if there is neither.
-    """
+    """Return the path of a shipped file by its name, or of a file; raises UsageError if there is neither."""
     path = shipped(kind).get(name) or Path(name)
     if not path.is_file():
         raise UsageError(f"{kind} {name!r} is neither a file nor one of {', '.join(shipped(kind))}")
@@ -223,11 +200,7 @@ def find(kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file.
-
-    Raises:
-        UsageError: if it is larger than 1 MiB or not valid YAML.
-    """
+    """Return the content of a YAML file; raises UsageError if it is larger than 1 MiB or not valid YAML."""
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path} is larger than {MOST_BYTES} bytes")
     try:
@@ -238,16 +211,16 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse(content: Any, where: str) -> Workload:
-    """Validate ``content`` as a workload.
-
-    Raises:
-        UsageError: if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
-    """
+    """Validate ``content`` as a workload."""
     return validated(Workload, "workload", content, where)
 
 
 def validated(model: type[Model], kind: str, content: Any, where: str) -> Model:
-    """Validate ``content`` as a file of a kind; arguments and errors as in :func:`parse`."""
+    """Validate ``content`` as a file of a kind.
+
+    Raises:
+        UsageError: if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
+    """
     if not isinstance(content, dict):
         raise UsageError(f"{where}: a {kind} must be a mapping with the keys {', '.join(model.model_fields)}")
     try:

@@ -1,4 +1,4 @@
-"""Measures the results of docs/proof.md, then writes its tables and plot: ``python -m ropeswitch.loadtests.proof``.
+"""Measures the results of docs/proof.md, then writes its tables: ``python -m ropeswitch.loadtests.proof``.
 
 It can be interrupted at any time; the same command resumes with the first missing document.
 """
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ropeswitch.factors.errors import InputError
-from ropeswitch.loadtests.proof import page
+from ropeswitch.loadtests.proof import tables
 from ropeswitch.loadtests.proof.arms import ARMS, NAME
 from ropeswitch.loadtests.proof.measure import LENGTHS, measure
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY
@@ -24,35 +24,29 @@ WORK = Path(".demo")
 def main() -> int:
     """Measure what is missing, then write the pages; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ropeswitch.loadtests.proof", description=__doc__)
-    known = [each.tokens for each in LENGTHS]
-    parser.add_argument(
-        "--lengths", nargs="+", type=int, choices=known, default=known, help="prompt lengths in tokens (default: all)"
-    )
-    names = [arm.name for arm in ARMS]
-    parser.add_argument("--servers", nargs="+", choices=names, default=names, help="servers to measure (default: all)")
-    parser.add_argument("--page-only", action="store_true", help="write the tables and the plot without measuring")
+    parser.add_argument("--page-only", action="store_true", help="write the tables without measuring")
     args = parser.parse_args()
     try:
         if not args.page_only:
-            _measure(args.lengths, args.servers)
-        page.write(Path())
+            _measure()
+        tables.write(Path())
     except (InputError, OSError) as error:
         print(f"docs-proof: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("docs-proof: interrupted; the same command resumes", file=sys.stderr)
         return 130
-    print(f"docs-proof: wrote {', '.join(map(str, (*page.PAGES, page.PLOT)))}")
+    print(f"docs-proof: wrote {', '.join(map(str, tables.PAGES))}")
     return 0
 
 
-def _measure(tokens: list[int], servers: list[str]) -> None:
+def _measure() -> None:
     WORK.mkdir(parents=True, exist_ok=True)
     convert(fetch(SMOLLM2, WORK, _say), WORK / NAME, _say)
     texts = corpus(WORK / "texts")
-    for length in (each for each in LENGTHS if each.tokens in tokens):
-        for arm in (arm for arm in ARMS if arm.name in servers):
-            measure(arm, WORK / NAME, texts, TASKS, [length], page.RESULTS)
+    for length in LENGTHS:
+        for arm in ARMS:
+            measure(arm, WORK / NAME, texts, TASKS, [length], tables.RESULTS)
 
 
 def _say(line: str) -> None:

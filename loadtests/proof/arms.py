@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropeswitch.factors.evaluate.endpoint_target import EndpointTarget
-from ropeswitch.loadtests.bench.plugin_server import PluginServer
+from ropeswitch.loadtests.proof.server import Server
 from ropeswitch.loadtests.proof.store import CHAT, PERPLEXITY
 
 WINDOW, LONGEST, FACTOR = 8192, 32768, 4.0
@@ -29,12 +29,7 @@ NATIVE, STATIC, OURS = "native", "static", "ropeswitch"
 
 @dataclass(frozen=True)
 class Arm:
-    """One server.
-
-    Attributes:
-        rotation: ``native``, ``static`` or ``ropeswitch``.
-        dtype: Number format of weights and activations.
-    """
+    """One server."""
 
     rotation: str
     dtype: str
@@ -74,15 +69,9 @@ def dtypes(task: str, length: int) -> tuple[str, ...]:
 
 @contextmanager
 def serving(arm: Arm, model: Path, *, chat: bool) -> Iterator[EndpointTarget]:
-    """Start the arm's server and connect to it, one request at a time; stop it at the end.
-
-    Args:
-        arm: The server to start.
-        model: The checkpoint.
-        chat: Whether prompts go to the chat API.
-    """
+    """Start the arm's server and connect to it, one request at a time; stop it at the end."""
     with tempfile.TemporaryDirectory() as work:
-        server = PluginServer(arm.command(model), Path(work), variables={"VLLM_CPU_OMP_THREADS_BIND": "auto"})
+        server = Server(arm.command(model), Path(work), variables={"VLLM_CPU_OMP_THREADS_BIND": "auto"})
         try:
             server.wait()
             yield EndpointTarget.connect(f"http://127.0.0.1:{server.port}", NAME, str(model), chat, concurrency=1)

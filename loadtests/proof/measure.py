@@ -42,11 +42,7 @@ Work = tuple[Item, Callable[[EndpointTarget], Measurement]]
 
 
 def measure(arm: Arm, model: Path, texts: Corpus, tasks: Sequence[str], lengths: Sequence[Length], out: Path) -> None:
-    """Measure the items that ``out`` does not have for a server yet; start the server only if some are missing.
-
-    Raises:
-        FactorError: if the server gives no usable answer.
-    """
+    """Measure the items that ``out`` does not have for a server yet; start the server only if some are missing."""
     done = store.read(out, arm.name)
     for chat in (False, True):
         wanted = [task for task in tasks if (task == CHAT) == chat]
@@ -73,11 +69,7 @@ def _items(task: str, texts: Corpus, model: Path, lengths: Sequence[Length]) -> 
 
 
 def _documents(texts: Corpus, model: Path, length: Length) -> Iterator[Work]:
-    """The documents of one length, always the same ones in the same order.
-
-    Raises:
-        FactorError: if too few texts are long enough.
-    """
+    """The documents of one length, always the same ones in the same order."""
     encode = partial(LocalTokenizer(str(model)).text, special=False)
     rng = random.Random(f"proof {length.tokens}")
     for document, ids in choose(texts, encode, 0, length.tokens, rng, length.documents):

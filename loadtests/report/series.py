@@ -10,11 +10,6 @@ from ropeswitch.loadtests.client.records import Exchange
 Floats = NDArray[np.float64]
 
 
-def length(exchange: Exchange) -> int:
-    """Return the prompt tokens as built, which determine its band."""
-    return exchange.prompt_tokens
-
-
 def end(exchange: Exchange) -> float:
     """Return when its last token arrived, or when it failed, in seconds since the run's start."""
     return exchange.sent + exchange.latency
@@ -36,59 +31,42 @@ def chunk_times(exchange: Exchange) -> Floats:
     return np.array([end(exchange)] if exchange.output_tokens else [])
 
 
-def crossing(exchange: Exchange, limits: Sequence[int]) -> float | None:
-    """Return when its sequence first outgrew a factor set's limit; None if it did not.
-
-    Assumes that an answer's tokens are spread evenly over its chunks.
-    """
-    prompt, times = exchange.counted_prompt_tokens or exchange.prompt_tokens, chunk_times(exchange)
-    if not len(times):
-        return None
-    for limit in sorted(limits):
-        # The last token is never fed back to the model, so it does not extend the sequence.
-        if prompt <= limit < prompt + exchange.output_tokens - 1:
-            part = (limit + 1 - prompt) / exchange.output_tokens
-            return float(times[min(int(part * len(times)), len(times) - 1)])
-    return None
+def crosses(exchange: Exchange, limits: Sequence[int]) -> bool:
+    """Return whether its sequence outgrew a factor set's limit; its last token is never fed back to the model."""
+    prompt = exchange.counted_prompt_tokens or exchange.prompt_tokens
+    return any(prompt <= limit < prompt + exchange.output_tokens - 1 for limit in limits)
 
 
-def in_flight(exchanges: Iterable[Exchange]) -> tuple[Floats, Floats]:
-    """Return the times at which the number of requests in flight changed, and the number from then on."""
-    steps = sorted((at, step) for e in exchanges for at, step in ((e.sent, 1), (end(e), -1)))
+def changes(spans: Iterable[tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Return the times at which the number of open spans changed, and the number from then on."""
+    steps = sorted((at, step) for start, stop in spans for at, step in ((start, 1), (stop, -1)))
     times = np.array([0.0, *(at for at, _ in steps)])
     return times, np.cumsum([0.0, *(step for _, step in steps)])
 
 
-def in_flight_at(exchanges: Iterable[Exchange], moments: Floats) -> Floats:
-    """Return the requests in flight at each of the moments."""
-    times, counts = in_flight(exchanges)
-    # There are none before the first change.
-    return np.concatenate([[0.0], counts])[np.searchsorted(times, moments, side="right")]
-
-
 def bins(duration: float) -> Floats:
-    """Return the edges of at most 120 equal spans of a run, each at least half a second long."""
+    """Return the edges of at most 120 equal parts of a run, each at least half a second long."""
     number = int(min(max(duration / 0.5, 1), 120))
     return np.linspace(0, max(duration, 1e-3), number + 1)
 
 
 def output_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
-    """Return output tokens/s in each span, assuming that an answer's tokens are spread evenly over its chunks."""
+    """Return output tokens/s in each part, assuming that an answer's tokens are spread evenly over its chunks."""
     total = np.zeros(len(edges) - 1)
     for exchange in exchanges:
         times = chunk_times(exchange)
         if len(times):
-            # The last span includes its end.
+            # The last part includes its end.
             total += np.histogram(times, edges)[0] * (exchange.output_tokens / len(times))
     return total / np.diff(edges)
 
 
 def prompt_rate(exchanges: Iterable[Exchange], edges: Floats) -> Floats:
-    """Return prompt tokens/s in each span, with a prompt's tokens spread evenly from its sending to its first token."""
+    """Return prompt tokens/s in each part, with a prompt's tokens spread evenly from its sending to its first token."""
     total = np.zeros(len(edges) - 1)
     for exchange in exchanges:
         if exchange.status == "completed":
             first = exchange.latency if exchange.ttft is None else exchange.ttft
             done = np.clip((edges - exchange.sent) / max(first, 1e-9), 0, 1)
-            total += np.diff(done) * length(exchange)
+            total += np.diff(done) * exchange.prompt_tokens
     return total / np.diff(edges)

@@ -11,24 +11,18 @@ from ropeswitch.loadtests.report.written import NONE, digits, milliseconds, shar
 ICONS = {"good": "✅", "warn": "⚠️", "bad": "❌"}
 # Heading, key and formatter.
 COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
-    ("TTFT p50", "median_ttft_ms", milliseconds),
-    ("TTFT p99", "p99_ttft_ms", milliseconds),
-    ("ITL p50", "median_itl_ms", milliseconds),
-    ("ITL p99", "p99_itl_ms", milliseconds),
-    ("e2e p50", "median_e2el_ms", milliseconds),
-    ("output tokens/s", "output_throughput", digits),
-)
+    ("TTFT p50", "median_ttft_ms", milliseconds), ("TTFT p99", "p99_ttft_ms", milliseconds),
+    ("ITL p50", "median_itl_ms", milliseconds), ("ITL p99", "p99_itl_ms", milliseconds),
+    ("e2e p50", "median_e2el_ms", milliseconds), ("output tokens/s", "output_throughput", digits),
+)  # fmt: skip
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """Return a headline, each point's table by length band and lateness, and the assertions and objectives.
-
-    Args:
-        results: Content of ``results.json``.
-    """
+    """Return a headline, each point's table by length band and lateness, and the assertions and objectives."""
     settings = results["settings"]
     early = "" if results["complete"] else "stopped early; "
-    said = f"{early}{lowered(headline(results))}"
+    words = headline(results)
+    said = f"{early}{words[0].lower()}{words[1:]}"
     parts = [f"### {ICONS[tone(results)]} Load test of {text(results['model_id'])}: {said}"]
     if not results["complete"]:
         parts.append(f"**{text(stops(results))}**")
@@ -57,11 +51,6 @@ def text(value: object) -> str:
     return re.sub(r"[\\`*\[\]<>&|~#$]|(?<!\w)_|_(?!\w)", r"\\\g<0>", line)
 
 
-def lowered(words: str) -> str:
-    """Lowercase the first letter, for use within a sentence."""
-    return words[0].lower() + words[1:]
-
-
 def _bands(point: Figures) -> str:
     found = sides(point)
     both = len(found) == 2
@@ -70,18 +59,13 @@ def _bands(point: Figures) -> str:
         head += [title, "ratio"] if both else [title]
     rows = []
     for name in (*band_names(point), None):
-        told = [_of(figures, name) for _, figures in found]
+        told = [each if name is None else each["bands"].get(name, {}) for _, each in found]
         row = [name or "**all**", whole(told[0].get("completed", 0))]
         for _, key, written in COLUMNS:
             row += [written(told[0].get(key)), times(ratio(key, *told))] if both else [written(told[0].get(key))]
         rows.append(row)
     alone = "The target did not run; these are the baseline's figures.\n\n" if point["target"] is None else ""
     return alone + _table(head, rows)
-
-
-def _of(figures: Figures, band: str | None) -> Figures:
-    found: Figures = figures if band is None else figures["bands"].get(band, {})
-    return found
 
 
 def _sending(point: Figures) -> str:
@@ -94,14 +78,10 @@ def _sending(point: Figures) -> str:
 
 
 def _assertions(results: Mapping[str, Any]) -> str:
-    rows = [
-        [
-            "✅" if found["ok"] else "❌",
-            text(subject(results, found)),
-            NONE if found["value"] is None else f"{found['value']:.4g}",
-        ]
-        for found in results["assertions"]
-    ]
+    rows = []
+    for found in results["assertions"]:
+        value = NONE if found["value"] is None else f"{found['value']:.4g}"
+        rows.append(["✅" if found["ok"] else "❌", text(subject(results, found)), value])
     return _table(["", "assertion", "measured"], rows)
 
 

@@ -24,36 +24,31 @@ BANDED: tuple[tuple[str, str, str, Writer, bool | None], ...] = (
     ("To last token", "p99", "p99_e2el_ms", written.milliseconds, True),
 )
 GOOD = ("Objectives", "within", "good_share", written.share, False)
-TOTALS: tuple[tuple[str, tuple[tuple[str, str, Writer, bool | None], ...]], ...] = (
-    (
-        "Throughput",
-        (
-            ("requests/s", "request_throughput", written.digits, False),
-            ("requests/s within the objectives", "request_goodput", written.digits, False),
-            ("output tokens/s", "output_throughput", written.digits, False),
-            ("output tokens/s, in the busiest second", "max_output_tokens_per_s", written.digits, False),
-            ("prompt and output tokens/s", "total_token_throughput", written.digits, False),
-            ("prompt tokens", "total_input_tokens", written.whole, None),
-            ("output tokens", "total_output_tokens", written.whole, None),
-            ("most requests in flight", "max_concurrent_requests", written.whole, None),
-            ("duration in seconds", "duration", written.digits, None),
-        ),
-    ),
-    (
-        "Requests",
-        (
-            ("completed", "completed", written.whole, None),
-            ("failed", "failed", written.whole, None),
-            ("cancelled by the client", "cancelled", written.whole, None),
-            ("interrupted by the run's end", "interrupted", written.whole, None),
-            ("outgrew a factor set", "crossings", written.whole, None),
-            ("sent late by, p50", "median_lateness_ms", written.milliseconds, None),
-            ("sent late by, p99", "p99_lateness_ms", written.milliseconds, None),
-            ("sent late by, max", "max_lateness_ms", written.milliseconds, None),
-            ("due time to first token, p50", "median_ttft_due_ms", written.milliseconds, True),
-            ("due time to first token, p99", "p99_ttft_due_ms", written.milliseconds, True),
-        ),
-    ),
+TOTALS: tuple[tuple[str, str, Writer, bool | None], ...] = (
+    ("requests/s", "request_throughput", written.digits, False),
+    ("requests/s within the objectives", "request_goodput", written.digits, False),
+    ("output tokens/s", "output_throughput", written.digits, False),
+    ("prompt and output tokens/s", "total_token_throughput", written.digits, False),
+    ("prompt tokens", "total_input_tokens", written.whole, None),
+    ("output tokens", "total_output_tokens", written.whole, None),
+    ("most requests in flight", "max_concurrent_requests", written.whole, None),
+    ("duration in seconds", "duration", written.digits, None),
+    ("cancelled by the client", "cancelled", written.whole, None),
+    ("interrupted by the run's end", "interrupted", written.whole, None),
+    ("outgrew a factor set", "crossings", written.whole, None),
+    ("sent late by, p99", "p99_lateness_ms", written.milliseconds, None),
+    ("due time to first token, p50", "median_ttft_due_ms", written.milliseconds, True),
+    ("due time to first token, p99", "p99_ttft_due_ms", written.milliseconds, True),
+)
+POINTS: tuple[tuple[str, str, Writer], ...] = (
+    ("requests/s", "request_throughput", written.digits),
+    ("goodput", "request_goodput", written.digits),
+    ("output tokens/s", "output_throughput", written.digits),
+    ("first token, p50", "median_ttft_ms", written.milliseconds),
+    ("first token, p99", "p99_ttft_ms", written.milliseconds),
+    ("between chunks, p50", "median_itl_ms", written.milliseconds),
+    ("between chunks, p99", "p99_itl_ms", written.milliseconds),
+    ("failed", "failed", written.whole),
 )
 
 
@@ -69,27 +64,21 @@ def heading(*names: str, texts: Container[str] = ()) -> Markup:
 
 
 def ratio_cell(key: str, ours: Figures, theirs: Figures, less_is_better: bool | None) -> Markup:
-    """Build the cell with the ratio of two servers' figures; empty for a figure that is neither better nor worse."""
+    """Build the cell with the ratio of two servers' figures; empty for a figure that is neither better nor worse.
+
+    A ratio within 5 % of 1 is neither better nor worse.
+    """
     if less_is_better is None:
         return tag("td")
     value = ratio(key, ours, theirs)
-    return tag("td", written.times(value), class_=compared(value, less_is_better))
-
-
-def compared(value: float | None, less_is_better: bool | None) -> str:
-    """Return the CSS class of a ratio's cell; a ratio within 5 % of 1 is neither better nor worse."""
-    if value is None or less_is_better is None or 0.95 <= value <= 1.05:
-        return "same"
-    return "better" if (value < 1) == less_is_better else "worse"
+    kind = "same"
+    if value is not None and not 0.95 <= value <= 1.05:
+        kind = "better" if (value < 1) == less_is_better else "worse"
+    return tag("td", written.times(value), class_=kind)
 
 
 def by_band(point: Figures, judged: bool) -> Markup:
-    """Build the table of figures by band and for all requests: a row per server, and their ratio.
-
-    Args:
-        point: A point of ``results.json``.
-        judged: Whether there are objectives.
-    """
+    """Build the table of figures by band and for all requests: a row per server, and their ratio."""
     columns = (*BANDED, GOOD) if judged else BANDED
     groups = Counter(column[0] for column in columns)
     both = len(sides(point)) == 2
@@ -112,40 +101,25 @@ def by_band(point: Figures, judged: bool) -> Markup:
 
 
 def totals(point: Figures) -> Markup:
-    """Build the tables of figures for all requests; figures that no server has are left out."""
+    """Build the table of figures for all requests; figures that no server has are left out."""
     found = sides(point)
-    tables = []
-    for title, figures in TOTALS:
-        rows = []
-        for label, key, write, better in figures:
-            if all(of.get(key) is None for _, of in found):
-                continue
+    rows = []
+    for label, key, write, better in TOTALS:
+        if any(of.get(key) is not None for _, of in found):
             cells = [tag("td", write(of.get(key))) for _, of in found]
             if len(found) == 2:
                 cells.append(ratio_cell(key, found[0][1], found[1][1], better))
             rows.append(tag("tr", tag("th", label, scope="row"), *cells, class_="first"))
-        names = [side for side, _ in found] + (["ratio"] if len(found) == 2 else [])
-        tables.append(table([heading(title, *names)], rows))
-    return tag("div", *tables, class_="pair")
+    return table([heading("", *(side for side, _ in found), *(["ratio"] if len(found) == 2 else []))], rows)
 
 
 def by_point(points: Sequence[Figures]) -> Markup:
     """Build a table with a row for each server at each point of a sweep."""
-    columns: tuple[tuple[str, str, Writer], ...] = (
-        ("requests/s", "request_throughput", written.digits),
-        ("goodput", "request_goodput", written.digits),
-        ("output tokens/s", "output_throughput", written.digits),
-        ("first token, p50", "median_ttft_ms", written.milliseconds),
-        ("first token, p99", "p99_ttft_ms", written.milliseconds),
-        ("between chunks, p50", "median_itl_ms", written.milliseconds),
-        ("between chunks, p99", "p99_itl_ms", written.milliseconds),
-        ("failed", "failed", written.whole),
-    )
     rows = []
     for point in points:
         for place, (side, figures) in enumerate(sides(point)):
-            cells = [tag("td", write(figures[key])) for _, key, write in columns]
+            cells = [tag("td", write(figures[key])) for _, key, write in POINTS]
             label = tag("th", "" if place else point["label"], scope="row")
             kind = "more" if place else "first"
             rows.append(tag("tr", label, tag("th", side, class_=f"dot {side}"), *cells, class_=kind))
-    return table([heading("", "", *(name for name, _, _ in columns))], rows)
+    return table([heading("", "", *(name for name, _, _ in POINTS))], rows)

@@ -30,14 +30,9 @@ def headline(results: Mapping[str, Any]) -> str:
     elif every:
         said = "The assertion holds" if every == 1 else f"All {every} assertions hold"
     else:
-        said = _within_objectives(results) or "No assertions were made"
+        shares = _good_shares(results)
+        said = f"{share(min(shares))} of requests meet the objectives" if shares else "No assertions were made"
     return "; ".join([said, *_problems(results)])
-
-
-def _within_objectives(results: Mapping[str, Any]) -> str:
-    """Return the lowest share of requests that meet the objectives at a point of the target; empty without objectives."""
-    shares = _good_shares(results)
-    return f"{share(min(shares))} of requests meet the objectives" if shares else ""
 
 
 def _good_shares(results: Mapping[str, Any]) -> list[float]:
@@ -47,18 +42,14 @@ def _good_shares(results: Mapping[str, Any]) -> list[float]:
 
 def _problems(results: Mapping[str, Any]) -> list[str]:
     targets = [point["target"] for point in results["points"] if point["target"] is not None]
-    failed = sum(target["failed"] for target in targets)
-    wrong = sum(target["checked"] - target["correct"] for target in targets)
-    miscounted = sum(target["miscounted"] for target in targets)
+    failed, wrong, miscounted = (sum(each[key] for each in targets) for key in ("failed", "wrong", "miscounted"))
     found = [f"{plural(failed, 'request')} failed"] if failed else []
     found += [f"{plural(wrong, 'answer')} wrong"] if wrong else []
     return found + ([f"{plural(miscounted, 'prompt')} counted differently by the server"] if miscounted else [])
 
 
 def stops(results: Mapping[str, Any]) -> str:
-    """Return why the test is incomplete; empty if it is complete."""
-    if results["complete"]:
-        return ""
+    """Return why the test is incomplete."""
     return f"Stopped early: {'; '.join(results['stopped']) or 'no reason recorded'}."
 
 
@@ -81,8 +72,7 @@ def tally(results: Mapping[str, Any]) -> list[str]:
             parts += [f"{cancelled:,} cancelled by the client"] if cancelled else []
             parts += [f"{interrupted:,} interrupted by the run's end"] if interrupted else []
             parts += [f"{miscounted:,} with prompts counted differently by the server"] if miscounted else []
-            parts.append(
-                f"{correct:,} of {plural(checked, 'checked answer')} correct" if checked else "no answers checked"
-            )
+            judged = f"{correct:,} of {plural(checked, 'checked answer')} correct"
+            parts.append(judged if checked else "no answers checked")
             lines.append(f"{side}: {', '.join(parts)}")
     return lines

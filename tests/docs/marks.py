@@ -58,17 +58,7 @@ SUBSTITUTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 f"--lengths 320,384 --final 512 --recover 64,128 {SMALL}"
             ),
         },
-        # Offline, aiperf takes a folder's name for one on the hub.
-        "docs/loadtests.md": {"--seconds 60": "--seconds 3", ".venv/aiperf": "env -u HF_HUB_OFFLINE .venv/aiperf"},
-        # Flags are parsed; tests/loadtests run the programs.
-        "docs/simulation.md": {
-            "ARGS=--quick": 'ARGS="--quick --workload burst"',
-            '--noise 0.1"': '--noise 0.1 --help"',
-            '--workload heavy"': '--workload heavy --help"',
-            '--out front-crossing"': '--out front-crossing --help"',
-            '--out front-h100"': '--out front-h100 --help"',
-            '--first-seed 40"': '--first-seed 40 --help"',
-        },
+        "docs/loadtests.md": {"--seconds 60": "--seconds 3"},
         "docs/start.md": {
             "search MODEL --length 128k": f"search MODEL --length 512 {SMALL}",
             "--lengths 8k,128k": "--lengths 256,500 --documents 1 --windows 2 --tries 1",

@@ -76,13 +76,6 @@ def factors(folder: Path) -> None:
     shutil.copy(BUNDLED_MODEL / "config.json", folder)
 
 
-def loadtests(folder: Path) -> None:
-    message = {"role": "user", "content": "The pass key is 48213. Remember it. What is the pass key?"}
-    payload = {"model": "longrope-mini", "messages": [message], "max_tokens": 8, "stream": True}
-    lines = (json.dumps({"timestamp": 100 * number, "payload": payload}) for number in range(3))
-    (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-
 def million(folder: Path) -> None:
     for name in ("8k_mis_128k.csv", "1024k_mis_128k.csv", "2048k_mis_128k.csv"):
         csv(folder / name, 64)
@@ -109,7 +102,6 @@ PLACEHOLDERS: dict[str, Callable[[Path], None]] = {
     "docs/factor-evaluation.md": evaluation,
     "docs/factor-search.md": search,
     "docs/factors.md": factors,
-    "docs/loadtests.md": loadtests,
     "docs/million.md": million,
     "docs/start.md": start,
 }

@@ -72,8 +72,8 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
         f"{package.replace('.', '/')}/{file.relative_to(source / directory)}"
         for package, directory in package_dirs.items()
         for file in (source / directory).rglob("*")
-        # The chart is no part of the package.
-        if "helm" not in file.parts
+        # The chart, the benchmarks and the proof are no part of the package.
+        if not {"helm", "bench", "proof"} & set(file.parts)
         and (
             file.suffix == ".py"
             or file.name.endswith(".schema.json")
@@ -81,6 +81,9 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
         )
     }
     assert expected <= packed, sorted(expected - packed)
+    assert not [
+        name for name in packed if name.startswith(("ropeswitch/loadtests/bench", "ropeswitch/loadtests/proof"))
+    ]
     assert "ropeswitch/factors/factor_file.schema.json" in packed
     assert "ropeswitch/models/longrope-mini/config.json" in packed
     assert "ropeswitch/deploy/plan/gpus.toml" in packed

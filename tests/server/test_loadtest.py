@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ropeswitch.loadtests.bench.plugin_server import PluginServer
 from ropeswitch.loadtests.client import workload as workloads
+from ropeswitch.loadtests.proof.server import Server as Baseline
 from tests.loadtests.client.commands import loadtest, requests, results, workload
 from tests.passkey_tiny import FOLDER
 from tests.server.running import ENGINE, Server, running
@@ -47,7 +47,7 @@ def test_the_switched_server_answers_right_where_stock_vllm_does_not(tmp_path: P
     (tmp_path / "stock").mkdir()
     stock = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", TINY]
     flags = ["--served-model-name", "passkey-tiny", *ENGINE, "--max-model-len", "1024"]
-    baseline = PluginServer([*stock, *flags], tmp_path / "stock")
+    baseline = Baseline([*stock, *flags], tmp_path / "stock")
     try:
         baseline.wait()
         with running(tmp_path, TINY, *ENGINE) as target:
@@ -79,7 +79,7 @@ def test_the_switched_server_answers_right_where_stock_vllm_does_not(tmp_path: P
                     assert loadtest(folder, name, url, *alone) == 2
                 folder = tmp_path / name
                 page = (folder / "out" / "report.html").read_text()
-                assert "Metrics of the target" in page
+                assert "Time to first token" in page and "Wrong answers" in page
     finally:
         baseline.stop()
 

@@ -39,11 +39,6 @@ def parse(*args: str) -> argparse.Namespace:
     return parser.parse_args(["loadtest", *args])
 
 
-def default(name: str) -> Any:
-    """Of a flag of the command."""
-    return getattr(parse(), name)
-
-
 def parsed(made: Object) -> argparse.Namespace:
     """The arguments as the command reads them, after Kubernetes has put in its own."""
     command, *args = [arg.replace("$(JOB_NAME)", made["metadata"]["name"]) for arg in container(made)["args"]]

@@ -9,8 +9,8 @@ import yaml
 from helm_python import HelmError
 
 from ropeswitch.loadtests.client import workload as workloads
-from tests.deploy.chart.helm import Values, case, notes, one, render
-from tests.deploy.chart.loadtests import KEYS, container, default, job, jobs, parsed, pod
+from tests.deploy.chart.helm import case, notes, one, render
+from tests.deploy.chart.loadtests import KEYS, container, job, jobs, parsed, pod
 
 SHIPPED = sorted(workloads.shipped("workload"))
 ENDS = {"done": 0, "assertion": 1, "bad input": 2, "interrupted": 130, "SIGTERM before": 143}
@@ -31,8 +31,7 @@ def test_every_shipped_workload(workload: str) -> None:
     assert workloads.load(args.workload).name == workload
     assert args.url == "http://demo-ropeswitch:8000" and args.wait == 3600
     assert args.out == Path("/results") / name
-    assert (args.baseline, args.ca, args.metrics_key_file) == (None, None, None)
-    assert args.metrics_interval == default("metrics_interval") > 0
+    assert (args.baseline, args.ca) == (None, None)
 
 
 def test_the_chart_knows_what_is_shipped() -> None:
@@ -112,27 +111,6 @@ def test_without_keys_there_is_no_shell() -> None:
     made = job({})
     assert container(made)["command"] == ["ropeswitch"]
     assert "keys" not in {each["name"] for each in pod(made)["volumes"]}
-
-
-def test_the_key_of_the_metrics() -> None:
-    made = job({"metrics": {"key": {"existingSecret": "m", "key": "k"}}})
-    [volume] = [each for each in pod(made)["volumes"] if each["name"] == "metrics"]
-    [folder] = [each["mountPath"] for each in container(made)["volumeMounts"] if each["name"] == "metrics"]
-    assert volume["secret"]["secretName"] == "m" and parsed(made).metrics_key_file == Path(folder) / "k"
-
-
-@pytest.mark.parametrize(
-    ("values", "seconds"),
-    [
-        ({"parallelism": {"dataParallelReplicas": 2}}, 0),
-        ({"autoscaling": {"hpa": {"enabled": True}}}, 0),
-        ({"autoscaling": {"hpa": {"enabled": True}}, "loadTest": {"url": "http://one"}}, None),
-        ({"autoscaling": {"hpa": {"enabled": True}}, "loadTest": {"arguments": ["--metrics-interval=5"]}}, 5),
-    ],
-)
-def test_metrics_of_one_replica_only(values: Values, seconds: float | None) -> None:
-    """A service would answer with another replica's each time."""
-    assert parsed(job(values)).metrics_interval == (default("metrics_interval") if seconds is None else seconds)
 
 
 class TestEnd:

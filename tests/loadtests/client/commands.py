@@ -28,7 +28,7 @@ def workload(folder: Path, **changes: Any) -> str:
 
 def loadtest(folder: Path, file: str, url: str, *flags: str, report: bool = False) -> int:
     """Run the command; its results go to ``folder / "out"``."""
-    where = ["--out", str(folder / "out"), "--metrics-interval", "0.2"]
+    where = ["--out", str(folder / "out")]
     return cli.main(["loadtest", file, "--url", url, *where, *flags, *([] if report else ["--no-report"])])
 
 

@@ -65,7 +65,6 @@ class Scripted:
     asked: list[dict[str, Any]] = field(default_factory=list)
     most_at_once: int = 0
     left: int = 0
-    scraped: int = 0
     card: dict[str, Any] = field(default_factory=lambda: {"max_model_len": 100_000, "owned_by": "vllm"})
     cut: str = r" ?\w+|[^\w\s]|<\w+>|\s"
     limits: tuple[int, ...] = ()
@@ -92,7 +91,6 @@ class Scripted:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/rope", self._rope)
-        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/chat/completions", self._complete)
@@ -105,14 +103,6 @@ class Scripted:
         if not self.limits:
             return web.json_response({"detail": "Not Found"}, status=404)
         return web.json_response({"sets": [{"name": f"r{limit}", "max_length": limit} for limit in self.limits]})
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        self.scraped += 1
-        page = [
-            f'vllm:generation_tokens_total{{engine="0"}} {100 * self.scraped}',
-            'vllm:num_requests_running{engine="0"} 2',
-        ]
-        return web.Response(text="\n".join(page) + "\n")
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         return web.json_response({"tokens": self.rendered(await request.json())})

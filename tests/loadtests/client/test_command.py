@@ -273,29 +273,6 @@ def test_a_trace_is_replayed_with_its_times_lengths_and_blocks(tmp_path: Path) -
     assert rendered[1200][:100] != rendered[300][:100]
 
 
-def test_a_changed_trace_is_another_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace = tmp_path / "trace.jsonl"
-    line = '{"timestamp": %d, "input_length": 300, "output_length": 50}\n'
-    trace.write_text(line % 0)
-    file = workload(tmp_path, arrival={"trace": {"file": str(trace)}}, requests=None, mix=[{"kind": "recorded"}])
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, file, server.url) == 0
-        trace.write_text(line % 0 + line % 10)
-        assert loadtest(tmp_path, file, server.url, "--repetitions", "2") == 2
-        assert "other settings (trace)" in refusal(capsys)
-        trace.unlink()
-        assert loadtest(tmp_path, file, server.url) == 2
-        assert f"arrival.trace.file: there is no file {str(trace)!r}" in refusal(capsys)
-        assert len(server.asked) == 1
-
-
-def test_the_servers_own_metrics_are_read_beside(tmp_path: Path) -> None:
-    with serving(Scripted(lambda number, body: Reply(between=0.02))) as server:
-        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
-    lines = (tmp_path / "out" / "runs" / "clients-2-target-1" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) >= 3 and "vllm:generation_tokens_total" in lines[0]
-
-
 def test_prompts_are_the_same_for_a_seed_and_others_for_another(tmp_path: Path) -> None:
     def prompts(seed: str, out: str) -> list[Any]:
         with serving(Scripted()) as server:

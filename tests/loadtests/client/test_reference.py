@@ -4,40 +4,69 @@ import argparse
 import inspect
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ropeswitch.loadtests.client import workload as workloads
-from ropeswitch.loadtests.client.assertions import STATISTICS, Assertion
+from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS, Assertion
 from ropeswitch.loadtests.client.cli import add_parser
-from tests.docs.made import written
+from ropeswitch.loadtests.client.lengths import Length
+from ropeswitch.loadtests.client.pieces import Text
+from ropeswitch.loadtests.client.workload import Workload
 from tests.docs.pages import ROOT, blocks, commands
-from tests.loadtests.client import reference_words as words
 from tests.loadtests.client.commands import loadtest, results, workload
-from tests.loadtests.client.reference import PAGE, TABLES
 from tests.loadtests.client.scripted import Scripted, serving
 
-TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "loadtests.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    return parser.parse_args(arguments)
+def rows(*head: str) -> list[list[str]]:
+    """The rows of all tables of the page whose header begins like this, without backquotes in the first cell."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", TEXT, re.MULTILINE):
+        cells = [
+            [cell.strip() for cell in line.strip("|").split(" | ")] for line in table.replace(" |\n", "\n").splitlines()
+        ]
+        cells = [[cell.removeprefix("| ") for cell in line] for line in cells]
+        if tuple(cells[0][: len(head)]) == head:
+            found += [[line[0].strip("`"), *line[1:]] for line in cells[2:]]
+    return found
 
 
-def test_the_page_is_as_make_docs_loadtests_writes_it() -> None:
-    assert written(TEXT, "docs-loadtests", TABLES) == TEXT, "run make docs-loadtests"
-    assert len(re.findall("<!-- \\w+: made by make docs-loadtests -->\n\n\\| ", TEXT)) == 8
+def flags() -> argparse.ArgumentParser:
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_parser(commands)
+    parser: argparse.ArgumentParser = commands.choices["loadtest"]
+    return parser
 
 
-def test_every_sentence_is_on_a_key_that_there_is() -> None:
-    """The page's test has that every key has a sentence; here none is left over."""
-    rows = "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))
-    for table in (words.KEYS, words.LENGTHS, words.RUN, words.OWN_RUN, words.FIGURES, words.OWN_FIGURES):
-        for sentence in table.values():
-            assert f"| {sentence} |" in rows
+def keys(schema: Mapping[str, Any], classes: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Path of every key of a workload file."""
+    for name, field in schema["properties"].items():
+        yield path + name
+        options = [field, *field.get("anyOf", ()), *([field["items"]] if "items" in field else [])]
+        for of in (each["$ref"].rsplit("/", 1)[1] for each in options if "$ref" in each):
+            if of != "Length":
+                yield from keys(classes[of], classes, f"{path}{name}{'[]' if 'items' in field else ''}.")
+
+
+def test_the_page_lists_every_key_length_text_and_shipped_workload() -> None:
+    schema = Workload.model_json_schema()
+    assert [row[0] for row in rows("Key", "Value")] == list(keys(schema, schema["$defs"]))
+    assert [row[0].partition(":")[0] for row in rows("Length")] == list(Length.model_fields)
+    assert [row[0] for row in rows("Key", "Meaning")] == list(Text.model_fields)
+    shipped = {row[0]: row[1] for row in rows("Name", "What it is")}
+    assert shipped == {name: workloads.load(name).about for name in workloads.shipped("workload")}
+
+
+def test_the_page_says_of_every_flag_what_its_help_says() -> None:
+    told = {row[0].split()[0]: row[1] for row in rows("Flag")}
+    actions = [each for each in flags()._actions if each.option_strings and each.dest != "help"]
+    assert told == {each.option_strings[-1]: each.help for each in actions}
 
 
 def test_the_keys_of_results_are_those_of_a_real_test(tmp_path: Path) -> None:
@@ -45,46 +74,52 @@ def test_the_keys_of_results_are_those_of_a_real_test(tmp_path: Path) -> None:
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--slo", "ttft<9") == 0
     found = results(tmp_path)
     [point] = found["points"]
-    timed = {f"{statistic}_{name}_ms" for name in words.LATENCIES for statistic in STATISTICS}
-    late = {f"{statistic}_{name}_ms" for name in words.LATENESS for statistic in STATISTICS}
-    figures = {*words.FIGURES, *words.OWN_FIGURES, *timed, *late}
-    assert set(point["target"]) == figures
-    assert set(next(iter(point["target"]["bands"].values()))) == figures - {"bands"}
-    assert set(found) == {*words.RUN, *words.OWN_RUN, *figures}
+    told = {row[0] for row in rows("Key", "Whose")}
+    told |= {key.replace("STAT", each) for key in told if "STAT" in key for each in STATISTICS}
+    told = {key for key in told if "STAT" not in key}
+    assert set(found) == told
+    assert set(point["target"]) < told and set(point["target"]) - {"bands"} == set(
+        next(iter(point["target"]["bands"].values()))
+    )
 
 
 def test_the_keys_that_are_called_vllms_are_in_its_results() -> None:
     from vllm.benchmarks import serve
 
     source = inspect.getsource(serve)
-    for key in (*words.FIGURES, *words.RUN):
-        assert f'"{key}": ' in source or f'result_json["{key}"]' in source, key
-    for name in words.LATENCIES:
-        assert f'process_one_metric("{name}"' in source
-    assert not any(f'"{key}": ' in source for key in (*words.OWN_FIGURES, "lateness", "points"))
+    for key, whose, *_ in rows("Key", "Whose"):
+        if key.startswith("STAT_"):
+            there = f'process_one_metric("{key.removeprefix("STAT_").removesuffix("_ms")}"' in source
+        else:
+            there = f'"{key}": ' in source or f'result_json["{key}"]' in source
+        assert there == (whose == "vLLM's"), key
+
+
+def test_the_page_lists_every_figure_of_an_assertion() -> None:
+    told = {row[0]: row[1].strip("`") for row in rows("Figure")}
+    named = told.pop("LATENCY_STAT")
+    assert told == NUMBERS
+    assert all(name in named for name in (*LATENCIES, *STATISTICS))
 
 
 def test_its_commands_are_ones_that_the_parser_takes() -> None:
-    used = [each[1:] for each in commands(ROOT / PAGE, "ropeswitch") if each[0] == "loadtest"]
+    used = [each[1:] for each in commands(PAGE, "ropeswitch") if each[0] == "loadtest"]
     assert len(used) >= 3
     for arguments in used:
-        args = parse(["loadtest", *arguments])
+        args = flags().parse_args(arguments)
         assert args.workload in workloads.shipped("workload") and args.url
         for text in args.assertions:
             Assertion.parse(text)
 
 
 def test_its_workload_is_one() -> None:
-    [office] = [yaml.safe_load(text) for text in blocks(ROOT / PAGE, "yaml") if text.startswith("name: office")]
+    [office] = [yaml.safe_load(text) for text in blocks(PAGE, "yaml") if text.startswith("name: office")]
     assert workloads.parse(office, "office.yaml").name == "office"
 
 
 def test_flags_that_the_page_names_are_there() -> None:
     prose = re.sub(r"```.*?```|^\|.*?$", "", TEXT, flags=re.DOTALL | re.MULTILINE)
-    text = argparse.ArgumentParser()
-    subparsers = text.add_subparsers()
-    add_parser(subparsers)
-    known = set(re.findall(r"--[a-z-]+", subparsers.choices["loadtest"].format_help()))
+    known = set(re.findall(r"--[a-z-]+", flags().format_help()))
     ours = {"--max-concurrent-per-key"}
     helm = {"--set", "--set-json", "--show-only", "--wait-for-jobs"}
     named = {

@@ -10,10 +10,8 @@ import pytest
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import bands
-from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
+from ropeswitch.loadtests.client.records import Exchange, Run, Store
 from ropeswitch.loadtests.client.results import figures, is_good, ratios
-from ropeswitch.loadtests.client.scraper import parse
-from ropeswitch.loadtests.client.store import Store, keep
 from tests.loadtests.client.commands import loadtest, results, workload
 from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
 from tests.passkey_tiny import FOLDER
@@ -29,7 +27,7 @@ def exchange(index: int, prompt: int = 100, **changes: Any) -> Exchange:
 
 
 def run(*exchanges: Exchange, repetition: int = 0) -> Run:
-    return Run(f"r-{repetition}", "target", 2.0, None, repetition, 0.0, 10.0, True, "", exchanges)
+    return Run(f"r-{repetition}", "target", 2.0, None, repetition, 10.0, True, "", exchanges)
 
 
 def test_upstreams_figures_are_all_there_and_the_same(tmp_path: Path) -> None:
@@ -150,36 +148,11 @@ def test_ratios_are_of_numbers() -> None:
     assert ratios({"a": 2.0, "b": None, "c": 1, "d": {}}, {"a": 4.0, "b": 1.0, "c": 0}) == {"a": 0.5}
 
 
-def test_metrics_pages_are_added_up_over_engines() -> None:
-    bucket = "vllm:time_to_first_token_seconds_bucket"
-    page = [
-        "# HELP x y",
-        "# TYPE vllm:num_requests_running gauge",
-        'vllm:num_requests_running{engine="0",model_name="a"} 2.0',
-        'vllm:num_requests_running{engine="1",model_name="a"} 3.0',
-        'vllm:kv_cache_usage_perc{engine="0"} 0.25',
-        'vllm:kv_cache_usage_perc{engine="1"} 0.5',
-        f'{bucket}{{engine="0",le="0.5"}} 1',
-        f'{bucket}{{engine="1",le="0.5"}} 4',
-        'vllm:num_requests_running_else{engine="0"} 9',
-        "other 3",
-    ]
-    found = parse("\n".join(page) + "\n")
-    assert found == {"vllm:num_requests_running": 5.0, "vllm:kv_cache_usage_perc": 0.5, f'{bucket}{{le="0.5"}}': 5.0}
-
-
-def test_what_is_written_comes_back(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out", {"seed": 1})
-    made = run(exchange(0, error="ü", answer="a\nb"), exchange(1, ttft=None, itl=()))
-    with store.begin(made.name) as file:
-        for each in made.exchanges:
-            keep(file, each)
-    assert store.run(made.name) is None
-    ended = Run(**{**vars(made), "samples": (Sample(0.5, {"a": 1.0}),)})
-    store.end(ended)
-    assert Store(tmp_path / "out", {"seed": 1}).run(made.name) == ended
-    assert exchange_of(exchange_line(made.exchanges[0])) == made.exchanges[0]
-    with pytest.raises(UsageError, match=r"other settings \(seed\): use another folder"):
-        Store(tmp_path / "out", {"seed": 2})
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("mine")
     with pytest.raises(UsageError, match="is not empty and has no load test"):
-        Store(tmp_path, {"seed": 2})
+        Store(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(UsageError, match="is not valid JSON"):
+        Store(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"book.txt", "results.json"}

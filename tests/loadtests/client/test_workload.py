@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.loadtests.client import texts, workload
-from ropeswitch.loadtests.client.arrivals import due_times
+from ropeswitch.loadtests.client import pieces as texts
+from ropeswitch.loadtests.client import workload
 from ropeswitch.loadtests.client.lengths import Length, draw
-from ropeswitch.loadtests.client.plan import Bounds, plan, read_trace
+from ropeswitch.loadtests.client.plan import Bounds, due_times, plan, read_trace
 from ropeswitch.loadtests.client.workload import Arrival, parse
 from tests.loadtests.client.commands import SMALL
 

@@ -16,18 +16,7 @@ EVERY = 20.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request.
-
-    Attributes:
-        tokens: Token ids.
-        log_probs: Of each token's whole vocabulary, by token id.
-        text: As the server put it.
-        factor_set: The header ``x-rope-factor-set``.
-        prompt_tokens: As the server counted.
-        cached_tokens: Those of the prompt that it found in its prefix cache.
-        seconds: From sending it to its end.
-        first_token: From sending it to its first token, in seconds.
-    """
+    """What came of a request."""
 
     tokens: list[int]
     log_probs: list[dict[int, float]]
@@ -44,15 +33,7 @@ def say(text: str) -> None:
 
 
 def ask(server: Server, model: str, prompt: list[int] | str, max_tokens: int, what: str) -> Answer:
-    """Ask for a greedy completion with the log-probabilities of the whole vocabulary.
-
-    Args:
-        server: One whose ``--max-logprobs`` is at least the vocabulary.
-        model: Its name there.
-        prompt: Token ids or text.
-        max_tokens: Tokens of the answer.
-        what: The name for it in lines of progress.
-    """
+    """Ask for a greedy completion with the log-probabilities of the whole vocabulary."""
     body = {
         "model": model,
         "prompt": prompt,

@@ -23,13 +23,7 @@ SHARPNESS = 1.6
 
 
 def write_model(folder: Path, limit: int, maximum: int) -> Path:
-    """Write the model and its tokenizer.
-
-    Args:
-        folder: An empty one.
-        limit: The longest sequence of the set ``short``, in tokens.
-        maximum: That of the set ``long``.
-    """
+    """Write the model and its tokenizer."""
     rope = {
         "short_factor": checkpoints.factors(PAIRS, 1.0, 32.0),
         "long_factor": checkpoints.factors(PAIRS, 1.1, 64.0),

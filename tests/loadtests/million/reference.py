@@ -17,12 +17,7 @@ CHUNK = 2000
 
 
 class LongReference:
-    """A model of one layer, and the keys and values of one prompt under each factor list.
-
-    Args:
-        folder: The checkpoint.
-        prompt: Token ids; the sequences that are asked about begin with them.
-    """
+    """A model of one layer, and the keys and values of one prompt under each factor list."""
 
     def __init__(self, folder: Path, prompt: list[int]) -> None:
         load = AutoModelForCausalLM.from_pretrained
@@ -43,11 +38,6 @@ class LongReference:
     @torch.no_grad()
     def log_probs(self, answer: list[int], first: int, name: str) -> torch.Tensor:
         """Log-probabilities of the tokens of an answer to the prompt, with one list for all positions.
-
-        Args:
-            answer: Token ids that follow the prompt.
-            first: The first token of the answer that is asked about.
-            name: ``short`` or ``long``.
 
         Returns:
             ``[len(answer) - first, vocabulary]``, float64: what the sequence before each of these tokens says of it.

@@ -38,13 +38,7 @@ TOLD_APART = 20 * TOLERANCE
 
 @dataclass(frozen=True)
 class Asked:
-    """A request and its answer.
-
-    Attributes:
-        name: See the module's docstring.
-        prompt: Its token ids, also where it was sent as text.
-        answer: What came of it.
-    """
+    """A request and its answer."""
 
     name: str
     prompt: list[int]
@@ -53,11 +47,6 @@ class Asked:
 
 def serve_and_check(folder: Path, length: int, maximum: int) -> None:
     """Serve the model and check all that the module's docstring says.
-
-    Args:
-        folder: For the model and the log.
-        length: Tokens of the prompt.
-        maximum: The longest sequence that the server takes, in tokens.
 
     Raises:
         AssertionError: where something differs, with the request and the token.
@@ -137,11 +126,7 @@ def _logged(server: Server) -> list[dict[str, Any]]:
 
 
 def _compare(reference: LongReference, asked: Asked, known: int) -> None:
-    """Compare every token's log-probabilities, each under the list for the sequence before it.
-
-    Args:
-        known: Tokens of the prompt that the reference begins with; what follows is to it part of the answer.
-    """
+    """Compare every token's log-probabilities, each under the list for the sequence before it."""
     after = asked.prompt[known:] + asked.answer.tokens
     first = len(after) - len(asked.answer.tokens)
     rows = {name: reference.log_probs(after, first, name) for name in ("short", "long")}

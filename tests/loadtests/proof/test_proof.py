@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
-from ropeswitch.loadtests.proof import measure, page, plot, store, tables, texts
+from ropeswitch.loadtests.proof import measure, store, tables, texts
 from ropeswitch.loadtests.proof.arms import ARMS, NATIVE, OURS, STATIC, Arm
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
 from ropeswitch.loadtests.proof.tables import Results
@@ -83,24 +83,18 @@ def test_no_results_are_said_to_be_none() -> None:
     empty = Results({arm.name: {} for arm in ARMS})
     for table in (tables.perplexity, tables.passkey, tables.chat, tables.findings, tables.summary):
         assert table(empty) == "not measured yet\n"
-    assert plot.draw(empty).startswith(b"<?xml")
-
-
-def test_the_plot_is_the_same_for_the_same_results(results: Results) -> None:
-    assert plot.draw(results) == plot.draw(results)
 
 
 def test_the_pages_show_the_results() -> None:
-    results = Results.read(ROOT / page.RESULTS)
-    for path in page.PAGES:
+    results = Results.read(ROOT / tables.RESULTS)
+    for path in tables.PAGES:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert "made by make docs-proof" in text
-        assert page.written(text, results) == text
-    assert results.digest in (ROOT / page.PLOT).read_text(encoding="utf-8")
+        assert tables.written(text, results) == text
 
 
 def test_in_float32_ropeswitch_changes_no_short_chat() -> None:
-    results = Results.read(ROOT / page.RESULTS)
+    results = Results.read(ROOT / tables.RESULTS)
     assert tables.changed(results, f"{OURS}-float32", f"{NATIVE}-float32") == (0, measure.CHATS)
 
 

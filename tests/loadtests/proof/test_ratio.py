@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.loadtests.proof.ratio import Ratio, t_quantile
+from ropeswitch.loadtests.proof.tables import Ratio, t_quantile
 
 
 @given(st.lists(st.floats(0, 9), min_size=2, max_size=20))

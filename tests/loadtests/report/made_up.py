@@ -1,13 +1,11 @@
-"""Made-up load tests for the tests of the report: exchanges, samples, points, and results of the shape of results.json."""
+"""Made-up load tests for the tests of the report: exchanges, points, and results of the shape of results.json."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ropeswitch.loadtests.client.assertions import Slo
 from ropeswitch.loadtests.client.bands import Band, bands
-from ropeswitch.loadtests.client.records import Exchange, Point, Run, Sample, Side
+from ropeswitch.loadtests.client.records import Exchange, Point, Run, Side
 
 BANDS = bands("0-8k,8k-128k,128k-1M")
 LENGTHS = (300, 1_000, 4_000, 20_000, 100_000, 900_000)
@@ -49,36 +47,12 @@ def failure(index: int, error: str, sent: float = 1.0, prompt: int = 300, http: 
     )
 
 
-def samples(duration: float, requests: int) -> tuple[Sample, ...]:
-    """Metrics of a vLLM server with ropeswitch, once a second: half of all times within 0.5 s, the others within 1 s."""
-    found = []
-    for at in range(-1, int(duration) + 2):
-        part = min(max(at / duration, 0), 1)
-        counts = {"0.5": requests * part / 2, "1.0": requests * part, "+Inf": requests * part}
-        values = {
-            "vllm:num_requests_running": 3.0,
-            "vllm:num_requests_waiting": 1.0,
-            "vllm:kv_cache_usage_perc": 0.4 * part,
-            "vllm:generation_tokens_total": 1000 + 20 * requests * part,
-            "vllm:prompt_tokens_total": 5000 + 300 * requests * part,
-            "vllm:prefix_cache_hits_total": 0.0,
-            "vllm:num_preemptions_total": 0.0,
-            "ropeswitch_switches_total": 7 + np.floor(4 * part),
-            "ropeswitch_queued_requests": 0.0,
-        }
-        for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
-            values |= {f'vllm:{name}_seconds_bucket{{le="{le}"}}': 10 + count for le, count in counts.items()}
-        found.append(Sample(float(at), values))
-    return tuple(found)
-
-
 def run(side: Side, exchanges: Sequence[Exchange], repetition: int = 0, **changed: Any) -> Run:
-    """A run of these requests, without samples."""
+    """A run of these requests."""
     duration = max((each.sent + each.latency for each in exchanges), default=0.0)
     given: dict[str, Any] = {
         "rate": None,
         "concurrency": None,
-        "started": 1.8e9,
         "duration": duration,
         "complete": True,
     }
@@ -91,7 +65,7 @@ def point(label: str = "the workload", rate: float | None = None, baseline: bool
     runs = []
     for side, slower in (("target", 1.0), ("baseline", 2.0))[: 1 + baseline]:
         found = [exchange(i, LENGTHS[i % len(LENGTHS)], 0.1 * i, slower) for i in range(24)]
-        runs.append(run(side, found, rate=rate, samples=samples(50.0, 24), **changed))  # type: ignore[arg-type]
+        runs.append(run(side, found, rate=rate, **changed))  # type: ignore[arg-type]
     return Point(label, rate, tuple(runs))
 
 

@@ -6,14 +6,7 @@ VOID = {"meta", "br"}
 
 
 class Page(HTMLParser):
-    """A page that is well formed; fails on one that is not.
-
-    Attributes:
-        tags: The names of all elements, in order.
-        attributes: Of all elements, in order.
-        text: All text outside of the style.
-        tables: Every table's rows, of the text of their cells.
-    """
+    """A page that is well formed; fails on one that is not."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -10,29 +10,22 @@ import pytest
 from vllm.multimodal.inputs import PlaceholderRange
 
 from ropeswitch.deploy.plan.gpus import load
-from ropeswitch.loadtests.simulation.cluster import make_cluster
-from ropeswitch.loadtests.simulation.costs import StepCosts
-from ropeswitch.loadtests.simulation.driver import Simulation
-from ropeswitch.loadtests.simulation.policies import Builder, Options, ours
-from ropeswitch.loadtests.simulation.records import Step
-from ropeswitch.loadtests.simulation.workloads import Arrival, Workload
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_plan import Prefill, whole_items
+from tests.simulated import Arrival, Builder, Simulation, Step, StepCosts
 
-GPU = load()["A100-80GB"]
-CLUSTER = make_cluster("mistral-7b", GPU, 16)
-COSTS = StepCosts(CLUSTER)
+COSTS = StepCosts(load()["A100-80GB"], 16)
 TARGET = 0.05
 
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(CLUSTER, COSTS, tmp_path_factory.mktemp("model"))
+    return Builder(COSTS, tmp_path_factory.mktemp("model"))
 
 
 def steps(builder: Builder, arrivals: list[Arrival], target: float = TARGET) -> tuple[Simulation, list[Step]]:
     """Simulate, and give every step; requests are named by their place in ``arrivals``."""
-    simulation = builder.simulation(ours(GPU, target), Workload("steps", "", arrivals, 200_000), Options())
+    simulation = builder.simulation("ours", arrivals, target=target)
     seen: list[Step] = []
     simulation.watch = seen.append
     simulation.run()
@@ -97,7 +90,7 @@ def test_a_chunk_ends_in_no_image(before: int, count: int, most: int, expected: 
 
 def test_beside_streams_a_chunk_holds_a_whole_image(builder: Builder) -> None:
     """Otherwise the first chunk has at most 128 tokens."""
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("steps", "", (), 200_000), Options())
+    simulation = builder.simulation("ours", (), target=TARGET)
     plan = cast(LengthAwareScheduler, simulation.scheduler).length_aware._plan
     plan._limits, plan._last_urgent = replace(plan._limits, whole_items=True), plan._now
     image = SimpleNamespace(mm_position=PlaceholderRange(offset=0, length=256))

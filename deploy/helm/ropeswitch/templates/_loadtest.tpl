@@ -159,10 +159,6 @@ loadtest:
 keys:
   secret: {secretName: {{ $v.apiKeys.existingSecret | quote }}, defaultMode: 0440}
 {{- end }}
-{{- if $v.metrics.key.existingSecret }}
-metrics:
-  secret: {secretName: {{ $v.metrics.key.existingSecret | quote }}, defaultMode: 0440}
-{{- end }}
 {{- with $v.loadTest.ca.existingSecret }}
 # The secret may have the server's own key beside it.
 ca:
@@ -192,13 +188,6 @@ ca:
 # As long as a server may take to start.
 - --wait={{ int64 $v.probes.startup.seconds }}
 - --out=/results/$(JOB_NAME)
-{{- if $v.metrics.key.existingSecret }}
-- {{ print "--metrics-key-file=/etc/ropeswitch/metrics/" $v.metrics.key.key | quote }}
-{{- end }}
-{{- if and (not $test.url) (or (include "ropeswitch.autoscaled" .) (gt (int $v.parallelism.dataParallelReplicas) 1)) }}
-# Behind a service of several replicas each answer is of another one.
-- --metrics-interval=0
-{{- end }}
 {{- range concat $test.arguments (default list (get $test.argumentsByWorkload .workload)) }}
 - {{ . | quote }}
 {{- end }}
@@ -221,7 +210,7 @@ ca:
 {{- fail (printf "loadTest.workloads: %q is not one of %s; your own workloads are keys of loadTest.files that end in .yaml" . (join ", " $shipped)) -}}
 {{- end -}}
 {{- end -}}
-{{- $flags := dict "--url" "loadTest.url" "--baseline" "loadTest.baseline" "--ca" "loadTest.ca" "--wait" "probes.startup.seconds" "--out" "loadTest.results" "--metrics-key-file" "metrics.key" -}}
+{{- $flags := dict "--url" "loadTest.url" "--baseline" "loadTest.baseline" "--ca" "loadTest.ca" "--wait" "probes.startup.seconds" "--out" "loadTest.results" -}}
 {{- $lists := dict "arguments" $test.arguments -}}
 {{- range $workload, $arguments := $test.argumentsByWorkload -}}
 {{- if not (has $workload $test.workloads) -}}

@@ -7,16 +7,9 @@ from math import exp, log
 import pytest
 
 from ropeswitch.deploy.plan.gpus import load
-from ropeswitch.loadtests.simulation.cluster import make_cluster
-from ropeswitch.loadtests.simulation.costs import StepCosts
-from ropeswitch.loadtests.simulation.driver import Simulation
-from ropeswitch.loadtests.simulation.policies import Builder, Options, ours, stock_default
-from ropeswitch.loadtests.simulation.records import Step
-from ropeswitch.loadtests.simulation.workloads import CHUNK, Arrival, Workload
+from tests.simulated import Arrival, Builder, Simulation, Step, StepCosts
 
-GPU = load()["A100-80GB"]
-CLUSTER = make_cluster("mistral-7b", GPU, 16)
-COSTS = StepCosts(CLUSTER)
+COSTS = StepCosts(load()["A100-80GB"], 16)
 TARGET = 0.05
 # Steps of the target that may pass between two of the oldest prefill's.
 TURN = 8
@@ -26,7 +19,7 @@ LATE = 12.0
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(CLUSTER, COSTS, tmp_path_factory.mktemp("model"))
+    return Builder(COSTS, tmp_path_factory.mktemp("model"))
 
 
 def overload(seed: int, seconds: float, longs: tuple[int, ...]) -> list[Arrival]:
@@ -71,9 +64,7 @@ class Oldest:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_oldest_is_passed_over_for_eight_steps_at_most(builder: Builder, seed: int, asynchronous: bool) -> None:
     arrivals = overload(seed, LATE, (400_000, 60_000, 100_000, 30_000, 150_000))
-    simulation = builder.simulation(
-        ours(GPU, TARGET), Workload("overload", "", arrivals, 200_000), Options(asynchronous, noise=0.1, seed=seed)
-    )
+    simulation = builder.simulation("ours", arrivals, target=TARGET, asynchronous=asynchronous, noise=0.1, seed=seed)
     oldest = Oldest(simulation)
     simulation.run()
     assert oldest.longest_step < 2.5 * TARGET
@@ -84,7 +75,7 @@ def test_tiny_requests_do_not_pass_it_over_for_longer(builder: Builder) -> None:
     """Each is a step of next to no tokens, which takes its time all the same."""
     tiny = [Arrival(i * 0.004, 50, 1) for i in range(3000)]
     arrivals = sorted([*tiny, Arrival(0.5, 400_000, 5)], key=lambda arrival: arrival.at)
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("tiny", "", arrivals, 200_000), Options())
+    simulation = builder.simulation("ours", arrivals, target=TARGET)
     oldest = Oldest(simulation)
     simulation.run()
     assert oldest.worst <= TURN * TARGET
@@ -94,18 +85,18 @@ def test_tiny_requests_do_not_pass_it_over_for_longer(builder: Builder) -> None:
 def test_a_burst_waits_no_longer_than_the_bound(builder: Builder, long: int) -> None:
     """64 short requests and a long one at once: no one waits longer than eight times the work that was there, and a turn."""
     arrivals = [Arrival(0.0, long, 5), *(Arrival(0.0, 500 + 10 * i, 20) for i in range(64))]
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("burst", "", arrivals, 200_000), Options())
-    records = simulation.run().records
+    simulation = builder.simulation("ours", arrivals, target=TARGET)
+    records = simulation.run()
     work = 0.0
     for record in records[1:]:
         work += COSTS.seconds([(0, record.arrival.prompt)])
         assert record.first_token_seconds <= TURN * (work + TARGET)
-    alone = builder.simulation(ours(GPU, TARGET), Workload("alone", "", arrivals[:1], 200_000), Options())
-    prefill = alone.run().records[0].first_token_seconds
+    alone = builder.simulation("ours", arrivals[:1], target=TARGET)
+    prefill = alone.run()[0].first_token_seconds
     assert records[0].first_token_seconds <= TURN * (prefill + TARGET)
     # And the short ones do not wait for the long one at all, which they do in stock's order.
     assert max(record.first_token_seconds for record in records[1:]) < 3 * work
-    stock = builder.simulation(stock_default(GPU), Workload("burst", "", arrivals, 200_000), Options()).run().records
+    stock = builder.simulation("stock", arrivals).run()
     assert max(record.first_token_seconds for record in stock[1:]) > prefill
 
 
@@ -116,8 +107,8 @@ def test_a_long_request_that_does_not_fit_neither_blocks_nor_starves(builder: Bu
     dice = random.Random(3)
     shorts = [Arrival(i * 0.05, dice.randint(100, 1000), 20) for i in range(1200)]
     arrivals = sorted([holder, long, *shorts], key=lambda arrival: arrival.at)
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("full", "", arrivals, blocks), Options())
-    records = simulation.run().records
+    simulation = builder.simulation("ours", arrivals, blocks, target=TARGET)
+    records = simulation.run()
     by = {record.arrival.prompt: record for record in records if record.arrival.prompt >= 100_000}
     waited = sorted(record.first_token_seconds for record in records if record.arrival.prompt <= 1000)
     assert waited[int(0.99 * len(waited))] < 1.0
@@ -133,8 +124,8 @@ def test_prompts_of_a_few_steps_do_not_wait_for_long_ones(builder: Builder, long
     length = next(each for each in range(1000, 100_000, 100) if COSTS.seconds([(0, each)]) > 2 * TARGET)
     medium = [Arrival(8.0 + i * 0.01, length, 2) for i in range(3)]
     arrivals = [*(Arrival(0.01 * i, 700_000, 2) for i in range(longs)), *medium]
-    simulation = builder.simulation(ours(GPU, TARGET), Workload("medium", "", arrivals, 200_000), Options())
-    records = simulation.run().records
+    simulation = builder.simulation("ours", arrivals, target=TARGET)
+    records = simulation.run()
     assert min(each.first_token_seconds for each in records[:longs]) > 15
     # Alone they take two steps each; every second one is the oldest prompt's.
     worst = max(each.first_token_seconds for each in records[longs:])
@@ -150,9 +141,11 @@ def test_no_prompt_waits_for_longer_ones(builder: Builder, seed: int) -> None:
         at, length = dice.uniform(0, dice.choice([1, 10, 30])), round(exp(dice.uniform(log(100), log(500_000))))
         arrivals.append(Arrival(at, length, dice.choice([1, 2, 30])))
     arrivals.sort(key=lambda arrival: arrival.at)
-    options = Options(noise=dice.choice([0, 0.1]), asynchronous=dice.random() < 0.5, seed=seed)
-    records = builder.simulation(ours(GPU, TARGET), Workload("any", "", arrivals, 200_000), options).run().records
+    noise, asynchronous = dice.choice([0, 0.1]), dice.random() < 0.5
+    records = builder.simulation(
+        "ours", arrivals, target=TARGET, noise=noise, asynchronous=asynchronous, seed=seed
+    ).run()
     for record in records:
         shorter = [each for each in arrivals if each.prompt <= 2 * record.arrival.prompt]
-        alone = sum(COSTS.prefill_seconds(each.prompt, CHUNK) for each in shorter)
+        alone = sum(COSTS.prefill_seconds(each.prompt) for each in shorter)
         assert record.first_token_seconds <= 0.5 + TURN * (alone + TARGET), record

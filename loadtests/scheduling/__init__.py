@@ -1,1 +1,0 @@
-"""The benchmark of length-aware scheduling: its engines, workloads, measurements and report."""
