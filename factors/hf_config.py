@@ -25,13 +25,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a text config's rotary parameters as one dict, whether stored in ``rope_scaling`` or ``rope_parameters``.
 
     As in transformers' ``standardize_rope_params``, nested ``rope_theta`` and ``partial_rotary_factor`` take precedence over
-    the config's top level; for ``original_max_position_embeddings`` the top level takes precedence.
-
-    If each layer type has its own parameters, those of full attention are returned.
-
-    Raises:
-        FactorError: when the config has parameters per layer type but none for full attention, or when a field specific to
-            the model's family is wrong.
+    the config's top level; for ``original_max_position_embeddings`` the top level takes precedence. If each layer type has
+    its own parameters, those of full attention are returned.
     """
     config = with_family_fields(config)
     layers = by_layer_type(config)
@@ -56,10 +51,7 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
     """Return the ladder of a LongRoPE config, or None if it has no LongRoPE factors.
 
     The short set serves sequences up to the original window, the long set those up to ``max_position_embeddings``. If the
-    maximum does not exceed the window, the ladder has only the short set.
-
-    Raises:
-        FactorError: naming the config field that is missing or wrong.
+    maximum does not exceed the window, the ladder has only the short set. A FactorError names the wrong field.
     """
     rope = rope_parameters(config)
     if rope["rope_type"] not in LONGROPE_TYPES:
@@ -96,9 +88,6 @@ def attention_factor(rope: Mapping[str, Any], original: int, maximum: int) -> fl
     """Return the multiplier of cos and sin: the config's ``attention_factor``, else ``sqrt(1 + ln s / ln L)``.
 
     s is the config's ``factor``, or ``maximum / original``; L is ``original``. If s does not exceed 1, the result is 1.
-
-    Raises:
-        FactorError: when ``attention_factor`` or ``factor`` is not a positive number.
     """
     for key in ("attention_factor", "factor"):
         value = rope.get(key)

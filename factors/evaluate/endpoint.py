@@ -26,11 +26,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as JSON.
-
-        Raises:
-            UsageError: when it is not JSON.
-        """
+        """The body as JSON; UsageError when it is not."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -74,19 +70,11 @@ class Endpoint:
         return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str) -> Answer:
-        """Send a GET request and return the response.
-
-        Raises:
-            UsageError: when the server does not answer.
-        """
+        """Send a GET request and return the response; UsageError when the server does not answer."""
         return self._send(urllib.request.Request(self.url + path, headers=self.headers))
 
     def post(self, path: str, body: Any) -> Answer:
-        """Send a POST request with a JSON body and return the response.
-
-        Raises:
-            UsageError: when the server does not answer.
-        """
+        """Send a POST request with a JSON body and return the response; UsageError when the server does not answer."""
         return self._send(urllib.request.Request(self.url + path, json.dumps(body).encode(), self.headers))
 
     def _send(self, request: urllib.request.Request) -> Answer:
@@ -112,8 +100,7 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
         wait: Seconds to wait for a server that does not answer yet.
 
     Raises:
-        UsageError: when it does not answer in time, rejects the key, does not serve the model, or does not say which factor
-            sets it has.
+        UsageError: when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.
     """
     opened = Endpoint(_base(url), tls=_trust(url, ca))
     listed = _listed(opened, wait)
@@ -146,11 +133,7 @@ def error_message(body: bytes) -> str:
 
 
 def header_key(text: str, where: str) -> str:
-    """Return an API key for use in a header, with surrounding whitespace removed.
-
-    Raises:
-        UsageError: when it is not valid in a header; the message does not reveal it.
-    """
+    """Return an API key without surrounding whitespace; a UsageError for one invalid in a header does not reveal it."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"{where} must contain a key of printable ASCII characters in one line")

@@ -14,12 +14,7 @@ SERVED = "served"
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens to compute losses for.
-
-    Attributes:
-        ids: The whole sequence, including special tokens at its start.
-        first: First token to score, at least 1; earlier tokens are context only.
-    """
+    """A whole sequence of token ids, special tokens included, and the first token to score, at least 1."""
 
     ids: Sequence[int]
     first: int

@@ -23,7 +23,7 @@ class Rule:
         formula: Description of the formula; L is the original length, s the extension ratio, d the rotary dimension.
         source: Publication, and the implementation that it follows.
         factors: Function that computes the factors.
-        attention: Name of its attention scale in ``attention.ATTENTION``.
+        attention: Name of its attention scale in ``formulas.ATTENTION``.
         options: Fields of :class:`Options` that it takes.
         stages: Lengths to make sets for if the user names none.
         takes_scale: Whether it uses s; otherwise only lengths.
@@ -135,11 +135,7 @@ RULES = (
 
 
 def rule(name: str) -> Rule:
-    """Return the rule named ``name``.
-
-    Raises:
-        FactorError: when there is no such rule.
-    """
+    """Return the rule named ``name``; a FactorError lists the rules."""
     for each in RULES:
         if each.name == name:
             return each

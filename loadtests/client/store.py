@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.files import save_text
 from ropeswitch.loadtests.client.records import Exchange, Run, Sample, exchange_line, exchange_of
 
 SETTINGS = "settings.json"

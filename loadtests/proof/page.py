@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ropeswitch.factors.whole_file import save_bytes, save_text
+from ropeswitch.factors.files import save_bytes, save_text
 from ropeswitch.loadtests.proof import tables
 from ropeswitch.loadtests.proof.plot import draw
 from ropeswitch.loadtests.proof.tables import Results

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.file import LadderFile, load, parse, to_text
-from ropeswitch.factors.strict_json import MAX_BYTES
+from ropeswitch.factors.files import MAX_BYTES
 from tests.factors.strategies import ladders
 from tests.server.running import PROGRAM
 
