@@ -64,7 +64,7 @@ class Cells:
         self._size = len(whole.encode())
 
     def keep(self, cell: Cell, result: Any) -> None:
-        """Append a finished cell, or leave the file as it was and raise FactorError."""
+        """Append a finished cell. If that fails, earlier cells stay whole, and a partial line is cut by the next one."""
         line = {**asdict(cell), "digest": self._digests[cell.task, cell.set_name], "result": result}
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:

@@ -55,7 +55,7 @@ def write(folder: Path, text: str, name: str = "f.csv") -> str:
 
 
 def imported(*sets: CsvSet, **changes: Any) -> FactorLadder:
-    arguments: dict[str, Any] = {"scales": {"": "none"}, "start_tokens": {}, "original_length": None}
+    arguments: dict[str, Any] = {"scale": "none", "start_tokens": 0, "original_length": None}
     return ladder_from_csv(sets, **(arguments | changes))
 
 
@@ -105,39 +105,24 @@ def test_missing_csv(tmp_path: Path) -> None:
         read_csv(tmp_path / "no.csv")
 
 
-def test_scales(tmp_path: Path) -> None:
+def test_scales_and_start_tokens(tmp_path: Path) -> None:
     path = write(tmp_path, "1\n2\n")
     sets = [CsvSet("8k", 8192, path), CsvSet("2048k", 2097152, path)]
     longrope = math.sqrt(1 + math.log(2097152 / 4096) / math.log(4096))
-    for scales, expected in [
-        ({"": "none"}, [1.0, 1.0]),
-        ({"": "longrope"}, [longrope, longrope]),
-        ({"": "1.25"}, [1.25, 1.25]),
-        ({"": "longrope", "8k": "none"}, [1.0, longrope]),
-        ({"8k": "1.5", "2048k": "none"}, [1.5, 1.0]),
-    ]:
-        ladder = imported(*sets, scales=scales, original_length=4096)
-        assert [factor_set.scale for factor_set in ladder.sets] == expected
-
-
-def test_start_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path, "1\n2\n")
-    sets = [CsvSet("8k", 8192, path), CsvSet("2048k", 2097152, path)]
-    for start_tokens, expected in [({}, [0, 0]), ({"": 4}, [4, 4]), ({"": 4, "8k": 0}, [0, 4]), ({"8k": 2}, [2, 0])]:
-        assert [s.start_tokens for s in imported(*sets, start_tokens=start_tokens).sets] == expected
+    for scale, expected in [("none", 1.0), ("longrope", longrope), ("1.25", 1.25)]:
+        ladder = imported(*sets, scale=scale, start_tokens=4, original_length=4096)
+        assert [(each.scale, each.start_tokens) for each in ladder.sets] == [(expected, 4)] * 2
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scales": {}}, "--scale: missing for set 'a'; .*'none'.*'longrope'.*a number"),
-        ({"scales": {"": "yarn"}}, "--scale: 'yarn' is not a scale; give 'none'"),
-        ({"scales": {"": "0"}}, r"sets\[0\]\.scale: 0.0 must be finite and greater than 0"),
-        ({"scales": {"": "longrope"}}, "--original-length: missing"),
-        ({"scales": {"": "longrope"}, "original_length": 1}, "--original-length: 1 must be at least 2"),
-        ({"scales": {"": "none", "c": "none"}}, "--scale: no --set is named 'c'; the sets are a, b"),
-        ({"start_tokens": {"c": 1}}, "--start-tokens: no --set is named 'c'"),
-        ({"start_tokens": {"": 2**31}}, r"sets\[0\]\.start_tokens: 2147483648"),
+        ({"scale": None}, "--scale: missing; .*'none'.*'longrope'.*a number"),
+        ({"scale": "yarn"}, "--scale: 'yarn' is not a scale; give 'none'"),
+        ({"scale": "0"}, r"sets\[0\]\.scale: 0.0 must be finite and greater than 0"),
+        ({"scale": "longrope"}, "--original-length: missing"),
+        ({"scale": "longrope", "original_length": 1}, "--original-length: 1; .* at least 2 tokens"),
+        ({"start_tokens": 2**31}, r"sets\[0\]\.start_tokens: 2147483648"),
     ],
 )
 def test_wrong_choices_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -152,8 +137,6 @@ def test_sets_that_form_no_ladder_name_their_files(tmp_path: Path) -> None:
         imported(CsvSet("a", 8, two), CsvSet("b", 16, three))
     with pytest.raises(FactorError, match=r"sets\[1\]\.max_length: 8 must exceed 16"):
         imported(CsvSet("a", 16, two), CsvSet("b", 8, two))
-    with pytest.raises(FactorError, match="--set: give at least one"):
-        imported()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

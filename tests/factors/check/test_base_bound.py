@@ -12,6 +12,7 @@ PAIRS = np.arange(64)
 METHOD_1 = 5e6 ** (-2 * PAIRS / 128)
 METHOD_2 = np.where(PAIRS >= 44, 1e4 ** (-2 * PAIRS / 128) / 8, (1e4 * 8 ** (128 / 88)) ** (-2 * PAIRS / 128))
 
+
 @pytest.mark.parametrize(
     ("frequencies", "within_15k", "within_30k"), [(METHOD_1, 0, 0), (METHOD_2, 97, 2554)], ids=["method1", "method2"]
 )

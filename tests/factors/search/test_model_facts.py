@@ -17,8 +17,8 @@ from transformers import (
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.factors.model_facts import ModelFacts
 from ropeswitch.factors.rules.rope import Rope
-from ropeswitch.factors.search.model_facts import ModelFacts
 from tests.passkey_tiny import FOLDER
 
 GPTJ = GPTJConfig(n_embd=32, n_head=2, n_layer=1, n_positions=64, rotary_dim=8, vocab_size=640)
