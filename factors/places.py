@@ -50,11 +50,9 @@ def _check_level(config: Mapping[str, Any], where: str) -> None:
 
 
 def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any]) -> None:
-    """Check that the rotation that a config or overrides state is the one in effect.
+    """Check that the rotation that a ``config.json`` or ``--hf-overrides`` states is the one in effect.
 
-    Args:
-        stated: The values of a ``config.json`` or of ``--hf-overrides``.
-        effect: The rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
+    ``effect`` are the rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
     """
     where = ""
     while (name := next((each for each in _TEXT if isinstance(stated.get(each), Mapping)), None)) is not None:

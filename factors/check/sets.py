@@ -61,7 +61,7 @@ class SetReport:
     first_negative: int | None
     negative: int
     lower_bound: float | None
-    precision: Precision
+    precision: tuple[Precision, ...]
 
 
 def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetReport:
@@ -69,6 +69,7 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
     length = length or factor_set.max_length
     frequencies = inverse_frequencies(rope.theta, rope.rotary_dim, factor_set.factors)
     form = shape(rope, factor_set, length)
+    lengths = [each for each in (4**power for power in range(5, 16)) if each < length]
     return SetReport(
         name=factor_set.name,
         length=length,
@@ -78,7 +79,7 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
         first_negative=first_negative(frequencies, length),
         negative=count_negative(frequencies, length),
         lower_bound=lower_bound(rope.rotary_dim, length),
-        precision=precision(rope.theta, factor_set, length),
+        precision=tuple(precision(rope.theta, factor_set, each) for each in (*lengths, length)),
     )
 
 
@@ -139,7 +140,8 @@ def _ranges(pairs: Sequence[int]) -> str:
 def to_json(rope: Rope, sets: Sequence[SetReport]) -> dict[str, Any]:
     """Return the findings as plain JSON values."""
     critical = {"critical_dimension": rope.critical_dimension, "critical_pair": rope.critical_pair}
-    return {"rope": asdict(rope) | critical, "sets": [asdict(each) for each in sets]}
+    bounds = [{"length": length, "base": base} for length, base in sorted({(s.length, s.lower_bound) for s in sets})]
+    return {"rope": asdict(rope) | critical, "sets": [asdict(each) for each in sets], "lower_bounds": bounds}
 
 
 def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
@@ -148,7 +150,7 @@ def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
     bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base")]
     errors = [("set", "float32 angles", "float32 angles in bfloat16", "exact angles in bfloat16", "ours")]
     for each in sets:
-        form, worst = each.shape, each.precision
+        form, worst = each.shape, each.precision[-1]
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
         shapes.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}"))
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)

@@ -28,11 +28,7 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str | Path) -> "Corpus":
-        """Read one file, or a folder (not its subfolders) sorted by file name. Empty texts are skipped.
-
-        Raises:
-            FactorError: naming the file and line that cannot be read, or when there is no text.
-        """
+        """Read one file, or a folder (not its subfolders) sorted by file name; empty texts are skipped."""
         root = Path(path)
         if not root.exists():
             raise FactorError(f"--text {str(path)!r}: does not exist")

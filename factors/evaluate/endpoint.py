@@ -93,11 +93,8 @@ class Endpoint:
 def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoint:
     """Connect to a server and read its models and factor sets.
 
-    Args:
-        url: Base URL, with or without ``/v1``.
-        model: Model name to request; None for the first that the server lists.
-        ca: PEM file of certificates to trust in addition to the system's.
-        wait: Seconds to wait for a server that does not answer yet.
+    ``url`` may end in ``/v1``. ``model`` None stands for the first that the server lists. ``ca`` is a PEM file to trust in
+    addition to the system's. A server that does not answer yet is awaited for ``wait`` seconds.
 
     Raises:
         UsageError: when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.

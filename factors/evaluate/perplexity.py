@@ -25,13 +25,9 @@ LONG_STRIDE = 256 * 1024
 
 @dataclass(frozen=True)
 class PerplexitySettings:
-    """How perplexity is measured.
+    """How perplexity is measured: documents per length and seed, and the maximum windows of each document.
 
-    Attributes:
-        documents: Documents to score per length and seed.
-        windows: Maximum windows per document.
-        stride: Tokens between window starts; None for STRIDE, or LONG_STRIDE for lengths above LONG_STRIDE.
-        judge_last: Maximum tokens to score at the end of each window; None for all new tokens.
+    ``stride`` None stands for STRIDE, or LONG_STRIDE for lengths above it; ``judge_last`` None for all new tokens.
     """
 
     documents: int = 10
@@ -47,15 +43,9 @@ class PerplexitySettings:
 def windows_of(
     ids: list[int], opening: tuple[int, ...], length: int, stride: int, most: int, judge_last: int | None = None
 ) -> list[Window]:
-    """Return at most ``most`` windows over a document's tokens.
+    """Return at most ``most`` windows of ``length`` tokens over a document's token ids, which have no special tokens.
 
-    Args:
-        ids: Token ids of the document, without special tokens.
-        opening: Special tokens that every window begins with.
-        length: Tokens of each window, ``opening`` included.
-        stride: Tokens between window starts.
-        most: Maximum number of windows.
-        judge_last: See :class:`PerplexitySettings`.
+    Every window begins with the special tokens ``opening``, which count, ``stride`` tokens after the previous one.
     """
     span = length - len(opening)
     found: list[Window] = []

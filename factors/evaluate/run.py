@@ -52,11 +52,7 @@ class Evaluation:
     chat: bool = False
 
     def checked(self) -> "Evaluation":
-        """Return this evaluation after checking for errors that would otherwise occur late.
-
-        Raises:
-            FactorError: for an unknown set or task, a length that is too long, or missing texts.
-        """
+        """Return this evaluation after checking for errors that would otherwise occur late; a FactorError names the flag."""
         for name in self.grid.sets:
             if name not in self.target.sets:
                 why = ""
@@ -113,11 +109,7 @@ class Evaluation:
         }
 
     def run(self, cells: Cells) -> dict[Cell, Any]:
-        """Measure the cells that ``cells`` lacks, store them there, and return every cell of the grid.
-
-        Raises:
-            FactorError: when a cell cannot be measured; earlier cells are kept.
-        """
+        """Measure the cells that ``cells`` lacks, store each there once it is done, and return every cell of the grid."""
         wanted = self.grid.cells()
         left = [cell for cell in wanted if cell not in cells.found]
         with tqdm(total=len(wanted), initial=len(wanted) - len(left), unit="cell") as bar:

@@ -56,11 +56,7 @@ class Target(Protocol):
 def special_tokens(text_ids: Callable[[str, bool], list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the special tokens that a tokenizer puts before and after a text; either may be empty.
 
-    Args:
-        text_ids: Returns the token ids of a text, with special tokens or without.
-
-    Raises:
-        FactorError: when the text itself has other tokens with special tokens than without.
+    ``text_ids`` returns the token ids of a text, with special tokens or without, which must otherwise be the same.
     """
     whole, alone = text_ids("a", True), text_ids("a", False)
     for start in range(len(whole) - len(alone) + 1):

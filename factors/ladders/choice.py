@@ -16,14 +16,9 @@ EXAMPLES = "auto, none, file:PATH, or a rule with optional lengths, such as yarn
 
 @dataclass(frozen=True)
 class Choice:
-    """A parsed ``--ladder``.
+    """A parsed ``--ladder``: the text, and :data:`AUTO`, :data:`NONE`, :data:`FILE` with its path, or a rule's name.
 
-    Attributes:
-        text: The value as given.
-        kind: :data:`AUTO`, :data:`NONE`, :data:`FILE`, or the name of a rule.
-        rule: The rule, if one is named.
-        lengths: Lengths in tokens (int) or in native windows (float).
-        path: Factor file of :data:`FILE`.
+    ``lengths`` are in tokens (int) or in native windows (float).
     """
 
     text: str

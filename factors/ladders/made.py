@@ -28,14 +28,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class MadeLadder:
-    """A ladder with the origin of each set.
+    """A ladder with the origin of each set, a name that tells how it was chosen, and a hint for the user, or none.
 
-    Attributes:
-        ladder: The factor sets.
-        origins: One per set.
-        name: How the ladder was chosen: ``auto``, ``none``, a rule, or the factor file.
-        theta: Rotary base that it was made for; None if the source does not specify one.
-        note: One-sentence hint for the user, or empty.
+    ``theta`` is the rotary base that it was made for; None if the source does not specify one.
     """
 
     ladder: FactorLadder

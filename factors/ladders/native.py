@@ -48,13 +48,10 @@ SCALINGS = ("yarn", "llama3", "linear", "dynamic", "ntk")
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of a config.
+    """The scaling of a config: its ``rope_type`` (one of :data:`SCALINGS`) and rotary parameters.
 
-    Attributes:
-        kind: The ``rope_type``, one of :data:`SCALINGS`.
-        values: The config's rotary parameters.
-        factor: Extension ratio s at the config's longest sequence.
-        softmax_slope: The config's ``mscale_all_dim`` if the model scales its softmax by it, else None.
+    ``factor`` is the extension ratio s at the config's longest sequence, ``softmax_slope`` the config's ``mscale_all_dim``,
+    or None if the model does not scale its softmax by it.
     """
 
     kind: str

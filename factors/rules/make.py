@@ -25,15 +25,10 @@ def make(
     attention: str = AS_PUBLISHED,
     keep_original: bool = False,
 ) -> LadderFile:
-    """Make the factor file of ``rule``: one set per target, named after its length.
+    """Make the factor file of ``rule``: one set per target, by increasing length, named after its length.
 
-    Args:
-        rule: See :data:`ropeswitch.factors.rules.catalogue.RULES`.
-        rope: The model's rotary embedding.
-        targets: Targets to make sets for, by increasing length; see :func:`targets_for`.
-        options: Options of the rule, or None for the defaults.
-        attention: ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope`` or a number.
-        keep_original: Whether to add a first set, ``original``, that leaves sequences within the original window unscaled.
+    ``attention`` is ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope`` or a number. ``keep_original`` adds a
+    first set, ``original``, that leaves sequences within the original window unscaled.
     """
     options = options or Options()
     sets = [

@@ -106,9 +106,6 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
     The hook gets these environment variables: ``EXTEND_MODEL``, ``EXTEND_FACTORS`` (a factor file), ``EXTEND_SET`` (the
     set's name), ``EXTEND_LENGTH`` (tokens) and ``EXTEND_OUTPUT``, the folder where it must leave the model and its
     tokenizer. Files that a stopped hook left there are kept for the next run.
-
-    Raises:
-        FactorError: when the hook cannot be run, fails, or leaves no model that fits the set.
     """
     folder = extension.work / f"model-{factor_set.name}"
     if folder.exists():

@@ -50,9 +50,6 @@ def extension(
         scale: Multiplier of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, as in the LongRoPE
             repository's code and the published Phi models; ``none`` is 1, as in the paper's equation 3; or a number.
         upper: Largest factor (or multiple); by default 1.25 times the ratio of the lengths.
-
-    Raises:
-        FactorError: when the length is not longer, or ``upper`` or ``scale`` is invalid.
     """
     window = facts.rope.original_length
     now = window if base is None else base.max_length
@@ -84,9 +81,6 @@ def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *
 
     Candidates have their own factors, as in the published 4k and 8k lists, up to ``upper``: by default the extended set's
     largest, which is below 1.25 times the ratio. They keep the extended set's scale, and it is one of the starts.
-
-    Raises:
-        FactorError: when the length is not shorter, or ``upper`` is invalid.
     """
     check_recovered(settings.length, extended)
     _check_pairs(facts, extended)

@@ -132,16 +132,11 @@ def search(
     theta: float,
     about: dict[str, Any],
 ) -> Result:
-    """Run a search, or resume a stopped one; shows progress on standard error.
+    """Run a search, or resume a stopped one from its checkpoint; shows progress on standard error.
 
-    Args:
-        plan: Space, starts and base of the search.
-        settings: Settings of the search.
-        evaluate: Returns the perplexity under a factor set.
-        checkpoint: File for evaluated candidates; read if it exists, and saved when the search is interrupted.
-        name: Name of the new set.
-        theta: The model's rotary base.
-        about: Other facts that perplexities depend on, such as model and texts; a checkpoint must match them.
+    ``evaluate`` returns the perplexity under a factor set; ``about`` are facts that it depends on, such as model and texts,
+    which a checkpoint must match. ``name`` and ``theta`` are the new set's name and the model's rotary base. The results so
+    far are saved when the search is interrupted or fails.
     """
     space = plan.space
     task = about | asdict(settings) | {"pairs": space.pairs, "upper": space.upper, "scale": plan.scale}

@@ -13,23 +13,10 @@ LONG = 512 * 1024
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of a search at one length (LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1).
+    """Settings of a search at one length in tokens (LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1).
 
-    Attributes:
-        length: Tokens per document, and ``max_length`` of the resulting set.
-        population: Candidates before the first iteration.
-        mutations: Candidates per iteration made from one parent.
-        crossovers: Candidates per iteration made from two parents.
-        parents: Number of best candidates that become parents.
-        iterations: Number of iterations.
-        probability: Probability that a mutation redraws a component.
-        monotone: Whether factors must not decrease from one frequency to the next.
-        documents: Number of texts to evaluate on.
-        tokens_judged: Scored tokens at the end of a document, or None for all.
-        seed: Random seed.
-
-    Raises:
-        FactorError: naming the field, its value and what is allowed.
+    ``cli.NUMBERS`` describes the numbers. ``monotone`` factors do not decrease from one frequency to the next. A FactorError
+    names the field that is out of range, its value and what is allowed.
     """
 
     length: int
