@@ -66,20 +66,14 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
         original = maximum
     original = whole_value("original_max_position_embeddings", original, 2, math.inf)
     scale = attention_factor(rope, original, maximum)
-    short = {
-        "name": "short",
-        "max_length": min(original, maximum),
-        "factors": list(rope["short_factor"]),
-        "scale": scale if rope.get("short_mscale") is None else rope["short_mscale"],
-    }
-    long = {
-        "name": "long",
-        "max_length": maximum,
-        "factors": list(rope["long_factor"]),
-        "scale": scale if rope.get("long_mscale") is None else rope["long_mscale"],
-    }
+    lengths = {"short": min(original, maximum), "long": maximum} if maximum > original else {"short": maximum}
+    sets = []
+    for name, length in lengths.items():
+        own = rope.get(f"{name}_mscale")
+        factors = list(rope[f"{name}_factor"])
+        sets.append({"name": name, "max_length": length, "factors": factors, "scale": scale if own is None else own})
     try:
-        return FactorLadder.checked([short, long] if maximum > original else [short])
+        return FactorLadder.checked(sets)
     except FactorError as error:
         raise FactorError(f"config.json: {error} (short_factor is sets[0], long_factor sets[1])") from error
 

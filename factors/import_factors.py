@@ -96,14 +96,10 @@ def _factors(text: str) -> tuple[float, ...]:
         return tuple(row[0] for _, row in rows)
     first_number, first = rows[0]
     for number, row in rows[1:]:
-        if len(row) != len(first):
-            raise FactorError(f"line {number}: {len(row)} values, but line {first_number} has {len(first)}")
-        for column, (here, there) in enumerate(zip(row, first, strict=True), start=1):
-            if here != there:
-                raise FactorError(
-                    f"line {number}, value {column}: {here} differs from {there} in line {first_number}; "
-                    "lines are layers, and factors must be the same in all layers"
-                )
+        if row != first:
+            raise FactorError(
+                f"line {number}: differs from line {first_number}; lines are layers, and factors must be the same in all"
+            )
     return first
 
 

@@ -132,9 +132,8 @@ def _ranges(pairs: Sequence[int]) -> str:
             runs[-1].append(pair)
         else:
             runs.append([pair])
-    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:6])
-    more = f" and {len(runs) - 6} more ranges" if len(runs) > 6 else ""
-    return f"{'pair' if len(pairs) == 1 else 'pairs'} {shown}{more}"
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"{'pair' if len(pairs) == 1 else 'pairs'} {shown}"
 
 
 def to_json(rope: Rope, sets: Sequence[SetReport]) -> dict[str, Any]:
@@ -148,7 +147,9 @@ def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
     """Format the findings as text tables."""
     shapes: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles")]
     bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base")]
-    errors = [("set", "float32 angles", "float32 angles in bfloat16", "exact angles in bfloat16", "ours")]
+    errors: list[tuple[str, ...]] = [
+        ("set", "float32 angles", "float32 angles in bfloat16", "exact angles in bfloat16", "ours")
+    ]
     for each in sets:
         form, worst = each.shape, each.precision[-1]
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")

@@ -19,8 +19,7 @@ EXAMPLE = """examples:
       --sets switched,short,long -o results.json
   ropeswitch factors eval http://127.0.0.1:8000 --tasks passkey --lengths 8k,128k -o served.json
 """
-INTERRUPTED = 130
-"""Exit code after SIGINT, as in shells."""
+INTERRUPTED = 130  # exit code after SIGINT, as in shells
 # Flags for a local model, for a server, and for each task.
 LOCAL_FLAGS = ("factors", "dtype")
 REMOTE_FLAGS = ("model", "tokenizer", "timeout", "concurrency")

@@ -1,6 +1,7 @@
 """A small HTTP client for an OpenAI-compatible server: lists its models, and sends one request at a time."""
 
 import json
+import math
 import os
 import ssl
 import time
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import is_whole
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 SECONDS = 120.0
@@ -212,20 +214,16 @@ def _sets(opened: Endpoint, wait: float) -> tuple[dict[str, Any], ...]:
     if not isinstance(content, dict) or "sets" not in content:
         return ()
     sets = content["sets"]
-    if not isinstance(sets, list) or not all(map(_is_set, sets)):
+    if not isinstance(sets, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) and is_whole(each.get("max_length"), most=math.inf)
+        for each in sets
+    ):
         raise UsageError(f"{opened.url}/v1/rope: sets: every set must have a name, and a max_length in tokens")
     return tuple(sets)
 
 
-def _is_set(content: Any) -> bool:
-    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        return False
-    length = content.get("max_length")
-    return type(length) is int and length > 0
-
-
 def _most(card: dict[str, Any], url: str) -> int | None:
     found = card.get("max_model_len")
-    if found is not None and (type(found) is not int or found < 1):
+    if found is not None and not is_whole(found, most=math.inf):
         raise UsageError(f"{url}/v1/models: max_model_len: {found!r} must be a number of tokens")
     return found

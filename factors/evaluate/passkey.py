@@ -12,14 +12,12 @@ from functools import partial
 from ropeswitch.factors.factor_set import FactorError
 
 PASSKEY = "passkey"
-"""Name of the task."""
 OPENING = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
     "I will quiz you about the important information there."
 )
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 QUESTION = "What is the pass key? The pass key is"
-KEY_DIGITS = 5
 REPLY_TOKENS = 10
 """Tokens to generate per reply, as in the LongRoPE repository's evaluation."""
 NUMBER = re.compile(r"\d+")
@@ -61,7 +59,7 @@ def passkey_text(key: str, depth: float, characters: int, extra: int = 0) -> str
 
 def ask(encode: Callable[[str], list[int]], tokens: int, rng: random.Random) -> Question:
     """Return a question of exactly ``tokens`` tokens, with a random key at a random depth; FactorError if none has them."""
-    key, depth = str(rng.randrange(10 ** (KEY_DIGITS - 1), 10**KEY_DIGITS)), rng.random()
+    key, depth = str(rng.randrange(10_000, 100_000)), rng.random()
     return Question(_exact_length(partial(passkey_text, key, depth), encode, tokens), key, depth)
 
 

@@ -17,7 +17,6 @@ from ropeswitch.factors.evaluate.target import Target, Window
 from ropeswitch.factors.factor_set import FactorError
 
 PERPLEXITY = "perplexity"
-"""Name of the task."""
 STRIDE = 256
 LONG_STRIDE = 256 * 1024
 """Stride for longer lengths, as in the paper's tables for up to 2,048k tokens."""

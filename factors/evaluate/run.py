@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -66,8 +67,8 @@ class Evaluation:
         if PERPLEXITY in self.grid.tasks and self.corpus is None:
             raise FactorError("perplexity: needs texts; give --text, or --tasks without perplexity")
         longest = max(self.grid.lengths)
-        most = min(filter(None, map(self.target.longest, self.grid.sets)), default=None)
-        for task in self.grid.tasks if most is not None else ():
+        most = min(filter(None, map(self.target.longest, self.grid.sets)), default=math.inf)
+        for task in self.grid.tasks:
             reply = 1 if task == PERPLEXITY else self.reply_tokens
             if longest + reply - 1 > most:
                 raise FactorError(

@@ -213,11 +213,7 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
         return ()
     if longest <= 2 * window:
         return (longest,)
-    power = 1 << window.bit_length()
-    lengths = []
-    while power < longest:
-        lengths.append(power)
-        power *= 2
+    lengths = [1 << power for power in range(window.bit_length(), (longest - 1).bit_length())]
     if len(lengths) + 2 > MOST_SETS:
         raise FieldError(
             "max_model_len",

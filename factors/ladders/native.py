@@ -8,7 +8,6 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
 from ropeswitch.factors.rules.rope import PROPORTIONAL, Rope, rope_from_config
 
 PLAIN = "default"
+FAMILIES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 # Fields that vLLM reads a model's maximum length from: the minimum counts, but `model_max_length` (Command R) always wins.
 LENGTH_FIELDS = (
     "max_position_embeddings",
@@ -249,17 +249,12 @@ def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -
 
 def _family(table: str, config: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
     """Return what ``families.toml`` states about a config's family, each fact with its source; empty if it is unknown."""
-    for each in _families()[table]:
+    for each in FAMILIES[table]:
         length = each.get("max_position_embeddings", config.get("max_position_embeddings"))
         alike = length == config.get("max_position_embeddings") and kind in each.get("rope_types", [""])
         if alike and config.get("model_type") in each["model_types"]:
             return each
     return {}
-
-
-@cache
-def _families() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 
 
 def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) -> Rope:

@@ -171,7 +171,7 @@ def _about(each: Rule) -> str:
 def _summary(content: file.LadderFile, rope: Rope, targets: Sequence[Target]) -> str:
     """Format the sets, one line each, with the extension ratio of their target (1 without a target)."""
     ratios = {target.length: target.scale for target in targets}
-    rows = [("set", "tokens", "s", "lowest", "highest", "scale", "equivalent base")]
+    rows: list[tuple[str, ...]] = [("set", "tokens", "s", "lowest", "highest", "scale", "equivalent base")]
     for each in content.ladder.sets:
         base = equivalent_base(rope.theta, each.factors)
         ends = (f"{number:.9g}" for number in (min(each.factors), max(each.factors), each.scale))

@@ -172,31 +172,19 @@ def _mixed(scale: float, kept: list[float]) -> Factors:
     return tuple(1 / ((1 - share) / scale + share) for share in kept)
 
 
-def no_attention(scale: float, original_length: int) -> float:
-    """Return 1: no attention scale, as in the LongRoPE paper (arXiv:2402.13753)."""
-    return 1.0
-
-
 def yarn_attention(scale: float, original_length: int, slope: float = 0.1) -> float:
     """Return ``0.1 ln s + 1`` (arXiv:2309.00071, definition 3; ``get_mscale`` in transformers)."""
     return slope * math.log(scale) + 1 if scale > 1 else 1.0
 
 
-def deepseek_attention(scale: float, original_length: int) -> float:
-    """Return ``0.0707 ln s + 1`` (arXiv:2405.04434, section 3.1.4; ``yarn_get_mscale`` with ``mscale`` 0.707)."""
-    return yarn_attention(scale, original_length, 0.0707)
-
-
-def longrope_attention(scale: float, original_length: int) -> float:
-    """Return ``sqrt(1 + ln s / ln L)``, as in published LongRoPE models (``_compute_longrope_parameters``)."""
-    return attention_factor({"factor": scale}, original_length, original_length)
-
-
 # Attention scales: multipliers of cos and sin, by the extension ratio s and the original length L. They scale attention
 # logits by their square.
 ATTENTION: dict[str, Callable[[float, int], float]] = {
-    "none": no_attention,
+    # The LongRoPE paper (arXiv:2402.13753).
+    "none": lambda scale, length: 1.0,
     "yarn": yarn_attention,
-    "deepseek-v2": deepseek_attention,
-    "longrope": longrope_attention,
+    # arXiv:2405.04434, section 3.1.4 (yarn_get_mscale with mscale 0.707).
+    "deepseek-v2": lambda scale, length: yarn_attention(scale, length, 0.0707),
+    # sqrt(1 + ln s / ln L), as in published LongRoPE models (_compute_longrope_parameters).
+    "longrope": lambda scale, length: attention_factor({"factor": scale}, length, length),
 }

@@ -135,8 +135,8 @@ def _longer(args: argparse.Namespace) -> int:
 
     length = parse_length("--length", args.length)
     content, base = _base(args)
-    job = replace(_job(args, length, args.name or length_name(length), base), upper=args.upper)
-    job = replace(job, theta=None if content is None else content.theta)
+    theta = None if content is None else content.theta
+    job = replace(_job(args, length, args.name or length_name(length), base), upper=args.upper, theta=theta)
     result = run_job(job, Path(args.output).with_suffix(".checkpoint.json"))
     about = f"{job.name}: perplexity {result.perplexity:.4f} on {job.settings.documents} texts of {length} tokens"
     return _write(args, [result.factor_set], result.theta, about)
@@ -159,7 +159,7 @@ def _recover(args: argparse.Namespace) -> int:
         raise FactorError(
             f"--recover: the config of {args.model!r} has no LongRoPE factors; give its factor file with --from FILE"
         )
-    base = base or ladder.sets[-1]
+    base, theta = base or ladder.sets[-1], None if content is None else content.theta
     kept = [each for each in ladder.sets if each.max_length > lengths[-1]]
     # Before the first search, which may take hours.
     check_recovered(lengths[-1], base)
@@ -167,8 +167,7 @@ def _recover(args: argparse.Namespace) -> int:
         raise FactorError(f"--name: {min(taken)!r} is the name of a longer set, which is kept; use another name")
     found, about = [], []
     for length, name in zip(lengths, names, strict=True):
-        job = replace(_job(args, length, name, base, recover=True), upper=args.upper)
-        job = replace(job, theta=None if content is None else content.theta)
+        job = replace(_job(args, length, name, base, recover=True), upper=args.upper, theta=theta)
         result = run_job(job, Path(args.output).with_suffix(f".{name}.checkpoint.json"))
         found.append(result.factor_set)
         about.append(f"{job.name}: perplexity {result.perplexity:.4f}")

@@ -30,7 +30,7 @@ class Objective:
     @property
     def digest(self) -> str:
         """SHA-256 of all tokens and of the number of scored tokens."""
-        return hashlib.sha256(np.asarray([(self.judged, *row) for row in self.rows], dtype=np.int64)).hexdigest()
+        return hashlib.sha256(np.asarray([(self.judged, *row) for row in self.rows]).tobytes()).hexdigest()
 
     def perplexity(self, model: LocalModel, factor_set: FactorSet) -> float:
         """Return ``exp`` of the mean negative log-likelihood of all scored tokens of all rows; inf on overflow."""

@@ -20,8 +20,6 @@ from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import Candidate, Space, first_population, next_population
 
 FORMAT = "ropeswitch-search/1"
-# Fields that may differ: iterations draw only from the seed and their number, so a longer search resumes a shorter one.
-OPEN = ("iterations",)
 # Seconds between two writes of the checkpoint: the most work that is lost when a search is killed.
 SECONDS = 2.0
 
@@ -108,7 +106,8 @@ class Checkpoint:
         task = content.get("task")
         if content.get("format") != FORMAT or not isinstance(task, dict):
             raise FactorError(f"format: {quoted(content.get('format'))}; this version reads {FORMAT!r} with a task")
-        for name in sorted({*task, *self._task} - {*OPEN}):
+        # Iterations draw only from the seed and their number, so a longer search resumes a shorter one.
+        for name in sorted({*task, *self._task} - {"iterations"}):
             there, here = task.get(name), self._task.get(name)
             if there != here:
                 raise FactorError(

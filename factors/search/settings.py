@@ -40,8 +40,6 @@ class SearchSettings:
                 whole_value(field.name, getattr(self, field.name), smallest, allowed=allowed)
         if not 0 < self.probability <= 1:
             raise FactorError(f"probability: {quoted(self.probability)} must be above 0 and at most 1")
-        if self.mutations + self.crossovers == 0 and self.iterations:
-            raise FactorError("mutations: 0, and so are crossovers; an iteration needs at least one of them")
         if self.parents > self.population:
             raise FactorError(f"parents: {self.parents} must not exceed population ({self.population})")
         if self.tokens_judged is not None and not 1 <= self.tokens_judged < self.length:

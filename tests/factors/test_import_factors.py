@@ -91,8 +91,8 @@ def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
         ("1\n-2\n", "line 2, value 1: '-2' must be"),
         ("1_0\n", "line 1, value 1: '1_0' must be"),
         ("factor\n1\n", "line 1, value 1: 'factor' must be"),
-        ("1,2\n1,2,3\n", "line 2: 3 values, but line 1 has 2"),
-        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3, value 2: 2.5 differs from 2.0 in line 1; .* the same in all layers"),
+        ("1,2\n1,2,3\n", "line 2: differs from line 1"),
+        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3: differs from line 1; .* must be the same in all"),
     ],
 )
 def test_wrong_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:

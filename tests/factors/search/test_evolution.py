@@ -79,7 +79,6 @@ def test_the_seed_decides() -> None:
         ({"population": 2}, "population: 2 must be a whole number of at least 3"),
         ({"parents": 65}, "parents: 65 must not exceed population"),
         ({"probability": 0.0}, "probability: 0.0 must be above 0 and at most 1"),
-        ({"mutations": 0, "crossovers": 0}, "mutations: 0, and so are crossovers"),
         ({"tokens_judged": 4096}, "tokens_judged: 4096 must be from 1 to length - 1, 4095"),
         ({"seed": -1}, "seed: -1 must be a whole number of at least 0"),
     ],
