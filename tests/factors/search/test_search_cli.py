@@ -62,22 +62,15 @@ def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
     ("arguments", "message"),
     [
         ([], "factors search: give either --length, or --recover"),
-        (["--length", "1x"], "--length: '1x' must be a whole number of tokens"),
         (["--length", "128"], "--length: 128 must exceed 256, where the model's window ends"),
-        (
-            ["--length", "4k"],
-            "0 of 4 documents have the 4095 tokens that length 4096 needs, but --documents requests 1",
-        ),
-        (["--length", "512", "--text", "nowhere"], "--text 'nowhere': does not exist"),
+        (["--length", "4k"], "0 of 4 documents have the 4095 tokens that length 4096 needs, but --documents requests"),
         (["--length", "512", "--set", "a"], "--set: 'a' requires --from FILE"),
         (["--length", "512", "--name", "a b"], "name: 'a b' must be"),
         (["--length", "512", "--population", "2"], "population: 2 must be a whole number of at least 3"),
         (["--recover", "64,128", "--name", "a"], "--name: applies to one length, but --recover lists 2"),
         (["--recover", "64", "--scale", "2"], "--scale: '2' applies to --length"),
         (["--length", "512", "--upper", "nan"], "--upper: nan must be a number from 1.01"),
-        (["--length", "512", "-o", "no/a.json"], "--output: 'no/a.json' cannot be written: "),
         (["--recover", "2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
-        (["--recover", "64,2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
         (["--recover", "64", "--name", "long"], "--name: 'long' is the name of a longer set, which is kept"),
     ],
 )

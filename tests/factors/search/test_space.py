@@ -68,16 +68,6 @@ def test_the_nearest_candidate_is_in_the_space(space: Space, factors: list[float
     assert contains(space, space.nearest(factors[: space.pairs]))
 
 
-@settings(max_examples=40)
-@given(spaces_with_candidates(3), seeds)
-def test_what_is_not_drawn_anew_stays(case: tuple[Space, list[Candidate]], seed: int) -> None:
-    """With a small probability most components are the parent's."""
-    space, (parent, _, _) = case
-    made = [mutation(space, parent, 0.3, np.random.default_rng([seed, n])) for n in range(20)]
-    kept = np.mean([np.equal(each.hundredths, parent.hundredths) for each in made])
-    assert kept > 0.3
-
-
 def test_mutations_leave_what_all_factors_have_alike() -> None:
     """PI's factors are one number; mutations of it reach from 1 to the end, and fewer and fewer stay alike."""
     space = Space(pairs=4, upper=500)
