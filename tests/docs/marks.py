@@ -49,7 +49,6 @@ SUBSTITUTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "docs/configuration.md": {"ropeswitch serve |": 'cat "$SERVER_OUTPUT" |'},
         "docs/factor-evaluation.md": {
             "--lengths 4k,8k,32k,128k": "--lengths 256,600 --documents 1 --windows 2 --tries 1",
-            "--lengths 8k,32k": "--lengths 256,600 --tries 1",
             "--lengths 8k,128k": "--lengths 256,600 --tries 1",
         },
         "docs/factor-search.md": {

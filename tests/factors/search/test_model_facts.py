@@ -53,10 +53,6 @@ def test_facts_are_those_of_the_loaded_model(
     assert facts_of(config, tmp_path).rope == local.rope == rope
 
 
-def test_partially_rotated_heads(tmp_path: Path) -> None:
-    assert facts_of(GPTJ, tmp_path).rope == Rope(8, 10000.0, 64)
-
-
 def test_a_wrong_field_is_named_with_its_model(tmp_path: Path) -> None:
     config = GPTJConfig(n_embd=32, n_head=2, n_layer=1, n_positions=64, rotary_dim=80)
     with pytest.raises(FactorError, match=f"^model '{tmp_path}': rotary_dim: 80 must be"):

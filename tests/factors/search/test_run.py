@@ -1,6 +1,5 @@
 """A search and its files: killed and resumed, on a full disk, beside another search's checkpoint, with NaN losses."""
 
-import errno
 import json
 import math
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ropeswitch.factors import files
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.search import run as run_module
 from ropeswitch.factors.search.plan import Plan
@@ -94,28 +92,6 @@ def test_the_best_candidate_is_the_result(whole: Whole) -> None:
     assert len(scores) == evaluations == SETTINGS.evaluations == 16 + 6 * 8
     assert min(scores) == result.perplexity == Synthetic()(result.factor_set)
     assert (result.factor_set.name, result.factor_set.max_length, result.factor_set.scale) == ("1k", 1024, 1.1)
-
-
-def test_a_full_disk(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search stops with one line; what was kept before is whole, and the search goes on from it."""
-    writes, left = os.fsync, [9]
-
-    def full(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        writes(descriptor)
-
-    monkeypatch.setattr(files.os, "fsync", full)
-    with pytest.raises(FactorError, match=r"cannot be written: No space left on device"):
-        run(path, Synthetic())
-    monkeypatch.undo()
-    kept = json.loads(path.read_text())["evaluated"]
-    assert 3 <= len(kept) < SETTINGS.evaluations
-    assert not list(tmp_path.glob(".*"))
-    evaluator = Synthetic()
-    run(path, evaluator)
-    assert evaluator.count == SETTINGS.evaluations - len(kept)
 
 
 @pytest.mark.parametrize("first", [2, 9])

@@ -230,17 +230,6 @@ def test_extending_step_by_step(
     assert load("out.json").ladder == ladder and before == {path: path.stat().st_mtime_ns for path in work.iterdir()}
 
 
-@pytest.mark.parametrize(("text", "message"), [("[1]", "must be a JSON object, found [1]"), ("{", "is not JSON")])
-def test_a_work_folder_whose_record_is_no_extension(
-    text: str, message: str, plain: str, texts: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "out-work").mkdir()
-    (folder / "out-work" / "extension.json").write_text(text)
-    flags = ["--lengths", "320", "--final", "384", "--hook", "true", "-o", "out.json", *SMALL]
-    assert main(["factors", "extend", plain, "--text", str(texts), *flags]) == 2
-    assert f"--work: 'out-work/extension.json' cannot be used: {message}" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
