@@ -42,7 +42,7 @@ EXECUTED_BY = {
 }
 """A part of a command, and the test that runs it, or its program with these flags."""
 
-SMALL = "--documents 1 --population 3 --mutations 1 --crossovers 1 --iterations 1 --evaluator transformers"
+SMALL = "--documents 1 --population 3 --mutations 1 --crossovers 1 --iterations 1"
 SUBSTITUTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         # The log of a running server in place of one more server.
