@@ -141,9 +141,15 @@ def test_places_that_agree_are_accepted(config: dict[str, Any]) -> None:
     [
         ({"rope_theta": 1e4}, "rope_theta 5000000, from rope_theta of config.json"),
         ({"rope_parameters": KEPT}, "rope_theta 5000000, from rope_parameters.rope_theta of config.json"),
-        ({"text_config": {"rope_scaling": {"full_attention": KEPT}}}, "rope_theta 5000000, from"),
+        (
+            {"text_config": {"rope_scaling": {"full_attention": KEPT}}},
+            "rope_theta 5000000, from text_config.rope_scaling.full_attention.rope_theta of config.json",
+        ),
         ({"rotary_emb_base": 1000}, "rope_theta 5000000, from rotary_emb_base of config.json"),
-        ({"thinker_config": {"text_config": {"rope_theta": 5e6}}}, "rope_theta 5000000, from"),
+        (
+            {"thinker_config": {"text_config": {"rope_theta": 5e6}}},
+            "rope_theta 5000000, from thinker_config.text_config.rope_theta of config.json",
+        ),
         ({}, "rope_theta 5000000, from the default of model_type llama: config.json states none"),
     ],
 )
@@ -158,7 +164,10 @@ EFFECT = {"rope_theta": 5e6, "rope_type": "default"}
     ("stated", "message"),
     [
         ({"rope_theta": 1e6}, "rope_theta: 1000000.0 has no effect: .* ends with 5000000.0"),
-        ({"rope_scaling": ADDED}, "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'"),
+        (
+            {"rope_scaling": ADDED},
+            "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'",
+        ),
         (
             {"text_config": {"rope_parameters": {"full_attention": KEPT | {"rope_theta": 1e4}}}},
             "full_attention.rope_theta",
