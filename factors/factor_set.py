@@ -41,11 +41,7 @@ class FactorSet:
 
 @dataclass(frozen=True)
 class FactorLadder:
-    """Factor sets in order of length; a sequence of n tokens uses the first with ``n <= max_length``.
-
-    Raises:
-        FactorError: from :meth:`checked`, when the sets do not form a ladder.
-    """
+    """Factor sets in order of length; a sequence of n tokens uses the first with ``n <= max_length``."""
 
     sets: tuple[FactorSet, ...]
 
@@ -69,11 +65,7 @@ class FactorLadder:
         return tuple(s.name for s in self.sets)
 
     def index_for(self, num_tokens: int) -> int:
-        """Return the index of the set that rotates a sequence of ``num_tokens`` tokens.
-
-        Raises:
-            FieldError: when the sequence is longer than the ladder.
-        """
+        """Return the index of the set that rotates ``num_tokens`` tokens; FieldError beyond the ladder's end."""
         for index, factor_set in enumerate(self.sets):
             if num_tokens <= factor_set.max_length:
                 return index
@@ -84,6 +76,12 @@ class FactorLadder:
             end=self.max_length,
         )
 
+    def named(self, field: str, name: str) -> FactorSet:
+        """Return the set named ``name``; a FactorError names ``field``."""
+        if name not in self.names:
+            raise FactorError(f"{field}: no set is named {name!r}; the sets are {', '.join(self.names)}")
+        return self.sets[self.names.index(name)]
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return the ladder as plain JSON values, the inverse of :meth:`checked`."""
         return [
@@ -93,10 +91,7 @@ class FactorLadder:
 
     @classmethod
     def checked(cls, sets: Sequence[Mapping[str, Any]]) -> "FactorLadder":
-        """Build a ladder from plain values and check everything a server relies on.
-
-        Args:
-            sets: One mapping per set, with the fields of :class:`FactorSet`.
+        """Build a ladder from mappings with the fields of :class:`FactorSet`; check everything a server relies on.
 
         Raises:
             FactorError: naming the field, the value and what is allowed.

@@ -8,22 +8,9 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.numbers import positive_value, whole_value
 
 # Rotated part of each head in transformers' config classes, where a config does not state it.
-PARTIAL = {
-    "bamba": 0.5,
-    "glm": 0.5,
-    "glm4": 0.5,
-    "glm4_moe": 0.5,
-    "glm4v_moe_text": 0.5,
-    "nemotron": 0.5,
-    "neomme": 0.25,
-    "persimmon": 0.5,
-    "phi": 0.5,
-    "qwen3_5_moe_text": 0.25,
-    "qwen3_5_text": 0.25,
-    "qwen3_next": 0.25,
-    "recurrent_gemma": 0.5,
-    "stablelm": 0.25,
-}
+HALF = ("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron", "persimmon", "phi", "recurrent_gemma")
+QUARTER = ("neomme", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "stablelm")
+PARTIAL = dict.fromkeys(HALF, 0.5) | dict.fromkeys(QUARTER, 0.25)
 # Families whose class has a block of its own, which a config without a block gets whatever else it states: the fields of
 # that block, or None if it has scaling or parameters by layer type.
 CLASS_BLOCKS: dict[str, dict[str, float] | None] = {
@@ -73,11 +60,7 @@ IGNORED = {
 
 
 def with_family_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a text config with the standard rotary fields added; fields that the family's code reads are unchanged.
-
-    Raises:
-        FactorError: naming the family's field that is missing or wrong.
-    """
+    """Return a text config with the standard rotary fields added; fields that the family's code reads are unchanged."""
     kind = config.get("model_type", "")
     family = _FAMILIES.get(kind)
     config = config if family is None else family(config)

@@ -1,16 +1,13 @@
 """Reads and writes factor files: ladders as JSON, in the format of docs/factors.md and factor_file.schema.json."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.files import object_from_json, read_text, save_text
 from ropeswitch.factors.numbers import positive_value
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.factors.strict_json import object_from_json, read_text
-from ropeswitch.factors.whole_file import save_text
 
 FORMAT = "ropeswitch-factors/1"
 FIELDS = ("format", "description", "rope_theta", "sets")
@@ -18,12 +15,9 @@ FIELDS = ("format", "description", "rope_theta", "sets")
 
 @dataclass(frozen=True)
 class LadderFile:
-    """The content of a factor file.
+    """The content of a factor file: the sets, the rotary base that they were made for, and free text.
 
-    Attributes:
-        ladder: The factor sets.
-        theta: Rotary base that the factors were made for; None if the file does not name one, so the model's is used.
-        description: Free text for people: which model, which source.
+    Without a base, the model's is used.
     """
 
     ladder: FactorLadder
@@ -32,11 +26,7 @@ class LadderFile:
 
 
 def load(path: str | Path) -> LadderFile:
-    """Read the factor file at ``path``.
-
-    Raises:
-        FactorError: naming the file, the field, the value and what is allowed.
-    """
+    """Read the factor file at ``path``; a FactorError names the file, the field, the value and what is allowed."""
     try:
         return parse(read_text(path))
     except FactorError as error:
@@ -44,16 +34,8 @@ def load(path: str | Path) -> LadderFile:
 
 
 def parse(text: str) -> LadderFile:
-    """Parse and check the text of a factor file.
-
-    Raises:
-        FactorError: naming the field, the value and what is allowed, or the line and column of a JSON syntax error.
-    """
-    return from_values(object_from_json(text))
-
-
-def from_values(values: Mapping[str, Any]) -> LadderFile:
-    """Build a :class:`LadderFile` from a parsed JSON object; errors as in :func:`parse`."""
+    """Parse and check the text of a factor file; a FactorError names the field, or the line and column."""
+    values = object_from_json(text)
     if unknown := sorted(set(values) - set(FIELDS)):
         raise FactorError(f"{quoted(unknown[0])}: unknown field; allowed: {', '.join(FIELDS)}")
     if values.get("format") != FORMAT:
@@ -61,24 +43,21 @@ def from_values(values: Mapping[str, Any]) -> LadderFile:
         raise FactorError(f"format: {found}; this version reads {FORMAT!r}")
     if "sets" not in values:
         raise FactorError("sets: missing")
-    return LadderFile(FactorLadder.checked(values["sets"]), _theta(values), _description(values))
+    ladder, theta = FactorLadder.checked(values["sets"]), None
+    if "rope_theta" in values:
+        theta = positive_value("rope_theta", values["rope_theta"], "a number greater than 0")
+    if not isinstance(values.get("description", ""), str):
+        raise FactorError(f"description: {quoted(values['description'])} must be a string")
+    return LadderFile(ladder, theta, values.get("description"))
 
 
 def save(path: str | Path, content: LadderFile, *, overwrite: bool = False) -> None:
-    """Write ``content`` to ``path`` atomically: the file appears under its name only when it is complete.
-
-    Raises:
-        FactorError: when the file exists and ``overwrite`` is False, or when it cannot be written.
-    """
+    """Write ``content`` to ``path`` atomically; FactorError when the file exists and ``overwrite`` is False."""
     save_text(path, to_text(content), overwrite=overwrite)
 
 
 def to_text(content: LadderFile) -> str:
-    """Format a factor file, one line per set; :func:`parse` restores ``content`` exactly.
-
-    Raises:
-        FactorError: when :func:`load` would reject ``content``.
-    """
+    """Format a factor file, one line per set; :func:`parse` restores ``content`` exactly."""
     lines = [f'  "format": {json.dumps(FORMAT)}']
     if content.description is not None:
         lines.append(f'  "description": {json.dumps(content.description)}')
@@ -89,16 +68,3 @@ def to_text(content: LadderFile) -> str:
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     parse(text)
     return text
-
-
-def _theta(values: Mapping[str, Any]) -> float | None:
-    if "rope_theta" not in values:
-        return None
-    return positive_value("rope_theta", values["rope_theta"], "a number greater than 0")
-
-
-def _description(values: Mapping[str, Any]) -> str | None:
-    description = values.get("description", "")
-    if not isinstance(description, str):
-        raise FactorError(f"description: {quoted(description)} must be a string")
-    return description if "description" in values else None

@@ -25,13 +25,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a text config's rotary parameters as one dict, whether stored in ``rope_scaling`` or ``rope_parameters``.
 
     As in transformers' ``standardize_rope_params``, nested ``rope_theta`` and ``partial_rotary_factor`` take precedence over
-    the config's top level; for ``original_max_position_embeddings`` the top level takes precedence.
-
-    If each layer type has its own parameters, those of full attention are returned.
-
-    Raises:
-        FactorError: when the config has parameters per layer type but none for full attention, or when a field specific to
-            the model's family is wrong.
+    the config's top level; for ``original_max_position_embeddings`` the top level takes precedence. If each layer type has
+    its own parameters, those of full attention are returned.
     """
     config = with_family_fields(config)
     layers = by_layer_type(config)
@@ -56,10 +51,7 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
     """Return the ladder of a LongRoPE config, or None if it has no LongRoPE factors.
 
     The short set serves sequences up to the original window, the long set those up to ``max_position_embeddings``. If the
-    maximum does not exceed the window, the ladder has only the short set.
-
-    Raises:
-        FactorError: naming the config field that is missing or wrong.
+    maximum does not exceed the window, the ladder has only the short set. A FactorError names the wrong field.
     """
     rope = rope_parameters(config)
     if rope["rope_type"] not in LONGROPE_TYPES:
@@ -74,20 +66,14 @@ def ladder_from_config(config: Mapping[str, Any]) -> FactorLadder | None:
         original = maximum
     original = whole_value("original_max_position_embeddings", original, 2, math.inf)
     scale = attention_factor(rope, original, maximum)
-    short = {
-        "name": "short",
-        "max_length": min(original, maximum),
-        "factors": list(rope["short_factor"]),
-        "scale": scale if rope.get("short_mscale") is None else rope["short_mscale"],
-    }
-    long = {
-        "name": "long",
-        "max_length": maximum,
-        "factors": list(rope["long_factor"]),
-        "scale": scale if rope.get("long_mscale") is None else rope["long_mscale"],
-    }
+    lengths = {"short": min(original, maximum), "long": maximum} if maximum > original else {"short": maximum}
+    sets = []
+    for name, length in lengths.items():
+        own = rope.get(f"{name}_mscale")
+        factors = list(rope[f"{name}_factor"])
+        sets.append({"name": name, "max_length": length, "factors": factors, "scale": scale if own is None else own})
     try:
-        return FactorLadder.checked([short, long] if maximum > original else [short])
+        return FactorLadder.checked(sets)
     except FactorError as error:
         raise FactorError(f"config.json: {error} (short_factor is sets[0], long_factor sets[1])") from error
 
@@ -96,9 +82,6 @@ def attention_factor(rope: Mapping[str, Any], original: int, maximum: int) -> fl
     """Return the multiplier of cos and sin: the config's ``attention_factor``, else ``sqrt(1 + ln s / ln L)``.
 
     s is the config's ``factor``, or ``maximum / original``; L is ``original``. If s does not exceed 1, the result is 1.
-
-    Raises:
-        FactorError: when ``attention_factor`` or ``factor`` is not a positive number.
     """
     for key in ("attention_factor", "factor"):
         value = rope.get(key)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
+from ropeswitch.factors.files import object_from_json, read_text
 from ropeswitch.factors.hf_config import attention_factor, ladder_from_config, rope_parameters
 from ropeswitch.factors.numbers import number_value
 from ropeswitch.factors.places import check_places
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.factors.strict_json import object_from_json, read_text
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -35,55 +35,32 @@ class CsvSet:
 
 
 def ladder_from_csv(
-    sets: Sequence[CsvSet],
-    *,
-    scales: Mapping[str, str],
-    start_tokens: Mapping[str, int],
-    original_length: int | None,
+    sets: Sequence[CsvSet], *, scale: str | None, start_tokens: int, original_length: int | None
 ) -> FactorLadder:
-    """Build a ladder from factors in CSV files.
+    """Build a ladder from CSV files, by increasing length.
 
-    Args:
-        sets: Sets to import, by increasing length.
-        scales: ``none``, ``longrope`` or a number, by set name; the key ``""`` applies to all other sets.
-        start_tokens: Positions that keep the unscaled angles, by set name; the key ``""`` applies to all other sets, whose
-            default is 0.
-        original_length: Original window of the model in tokens; required by ``longrope``. The extended length in its
-            formula is the ladder's end, so all sets get the same scale, as in Hugging Face.
+    ``scale`` is ``none``, ``longrope`` or a number. For ``longrope``, ``original_length`` is the model's original window in
+    tokens, and the extended length is the ladder's end, so all sets get the same scale, as in Hugging Face.
 
     Raises:
         FactorError: naming the flag, or the file, line and value, and what is allowed.
     """
-    names = {factor_set.name for factor_set in sets}
-    for flag, by_name in (("--scale", scales), ("--start-tokens", start_tokens)):
-        if unknown := sorted(set(by_name) - names - {""}):
-            raise FactorError(f"{flag}: no --set is named {unknown[0]!r}; the sets are {', '.join(sorted(names))}")
-    if not sets:
-        raise FactorError("--set: give at least one")
-    end = max(factor_set.max_length for factor_set in sets)
+    multiplier = _scale(scale, original_length, max(each.max_length for each in sets))
+    common = {"scale": multiplier, "start_tokens": start_tokens}
     values = [
-        {
-            "name": factor_set.name,
-            "max_length": factor_set.max_length,
-            "factors": read_csv(factor_set.path),
-            "scale": _scale(factor_set.name, scales, original_length, end),
-            "start_tokens": start_tokens.get(factor_set.name, start_tokens.get("", 0)),
-        }
-        for factor_set in sets
+        {"name": each.name, "max_length": each.max_length, "factors": read_csv(each.path)} | common for each in sets
     ]
     try:
         return FactorLadder.checked(values)
     except FactorError as error:
-        order = ", ".join(f"sets[{index}] is {factor_set.path}" for index, factor_set in enumerate(sets))
+        order = ", ".join(f"sets[{index}] is {each.path}" for index, each in enumerate(sets))
         raise FactorError(f"{error} ({order})") from error
 
 
 def read_csv(path: str | Path) -> tuple[float, ...]:
-    """Read the factors of one CSV file: one per line, or equal rows, one per layer.
+    """Read the factors of one CSV file: one per line, or one row per layer.
 
-    Raises:
-        FactorError: naming the file, and the line and value that is not a number, or the first value that differs between
-            layers, because one ladder serves all layers.
+    Rows must be equal, because one ladder serves all layers; a FactorError names the file, line and value.
     """
     try:
         return _factors(read_text(path))
@@ -92,11 +69,7 @@ def read_csv(path: str | Path) -> tuple[float, ...]:
 
 
 def ladder_file_from_config(path: str | Path) -> LadderFile:
-    """Read the ladder and rotary base of a Hugging Face ``config.json``, or of the one in the folder ``path``.
-
-    Raises:
-        FactorError: when the file is invalid or has no LongRoPE factors.
-    """
+    """Read ladder and rotary base of a Hugging Face ``config.json``, or of the one in the folder ``path``."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
         config = object_from_json(read_text(file))
@@ -123,14 +96,10 @@ def _factors(text: str) -> tuple[float, ...]:
         return tuple(row[0] for _, row in rows)
     first_number, first = rows[0]
     for number, row in rows[1:]:
-        if len(row) != len(first):
-            raise FactorError(f"line {number}: {len(row)} values, but line {first_number} has {len(first)}")
-        for column, (here, there) in enumerate(zip(row, first, strict=True), start=1):
-            if here != there:
-                raise FactorError(
-                    f"line {number}, value {column}: {here} differs from {there} in line {first_number}; "
-                    "lines are layers, and factors must be the same in all layers"
-                )
+        if row != first:
+            raise FactorError(
+                f"line {number}: differs from line {first_number}; lines are layers, and factors must be the same in all"
+            )
     return first
 
 
@@ -142,19 +111,17 @@ def _row(number: int, line: str) -> tuple[float, ...]:
     return tuple(map(float, cells))
 
 
-def _scale(name: str, scales: Mapping[str, str], original_length: int | None, end: int) -> float:
-    choice = scales.get(name, scales.get(""))
+def _scale(choice: str | None, original_length: int | None, end: int) -> float:
     if choice is None:
-        raise FactorError(f"--scale: missing for set {name!r}; CSV files do not contain it. Give {SCALE_CHOICES}")
+        raise FactorError(f"--scale: missing; CSV files do not contain it. Give {SCALE_CHOICES}")
     if choice == "none":
         return 1.0
     if choice == "longrope":
-        if original_length is None:
+        if original_length is None or original_length < 2:
             raise FactorError(
-                "--original-length: missing; --scale longrope needs the model's original window, in tokens"
+                f"--original-length: {original_length or 'missing'}; --scale longrope needs the model's original window, at "
+                "least 2 tokens"
             )
-        if original_length < 2:
-            raise FactorError(f"--original-length: {original_length} must be at least 2")
         return attention_factor({}, original_length, end)
     if not NUMBER.fullmatch(choice):
         raise FactorError(f"--scale: {quoted(choice)} is not a scale; give {SCALE_CHOICES}")

@@ -1,11 +1,17 @@
-"""Runs a Hugging Face causal language model locally, rotated with given factor sets."""
+"""Runs a Hugging Face causal language model locally, rotated with given factor sets.
 
+Angles are exact at every length, as on the server (`ropeswitch.kernels.angles`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
 
@@ -14,22 +20,17 @@ from ropeswitch.factors.hf_config import ladder_from_config, rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rules.rope import Rope, rope_from_config
-from ropeswitch.factors.set_rotary import rotated
+from ropeswitch.kernels.angles import inverse_frequencies
 
 # Tokens whose logits are in memory at once.
 LOGIT_CHUNK = 8192
+# Positions whose float64 angles are in memory at once.
+POSITION_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A loaded model and its rotary parameters.
-
-    Attributes:
-        model: The causal language model, in evaluation mode.
-        tokenizer: Its tokenizer.
-        rope: Its rotary embedding before any extension.
-        ladder: Factor sets from the model's config.json, or None if it has none.
-    """
+    """A model in evaluation mode, its tokenizer, rotary embedding before any extension, and ladder of its config or None."""
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
@@ -38,11 +39,7 @@ class LocalModel:
 
     @classmethod
     def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
-        """Load a model from a folder or the Hugging Face Hub, onto the GPU if PyTorch finds one.
-
-        Raises:
-            FactorError: when the model cannot be opened, or its rotary embedding is missing or unsupported.
-        """
+        """Load a model from a folder or the Hugging Face Hub, onto the GPU if there is one; FactorError if unsupported."""
         try:
             written, _ = PretrainedConfig.get_config_dict(name)
             check_places(written)
@@ -110,18 +107,15 @@ class LocalModel:
     @torch.no_grad()
     def hidden(self, ids: torch.Tensor, factor_set: FactorSet) -> torch.Tensor:
         """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``."""
-        self._check_set(factor_set)
+        self.check_set(factor_set)
         with rotated(self.model.base_model, self.rope.theta, factor_set):
             return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
     def losses(self, ids: torch.Tensor, factor_set: FactorSet, first: int = 1) -> torch.Tensor:
-        """Return the negative log-likelihoods in nats of tokens ``first`` to ``n - 1``, float32 ``[rows, n - first]``.
+        """Return the negative log-likelihoods in nats of tokens ``first`` to ``n - 1`` of int64 ids ``[rows, n]``.
 
-        Args:
-            ids: int64 ``[rows, n]``.
-            factor_set: Set to rotate with.
-            first: First token to score, at least 1; earlier tokens are context only.
+        ``first`` is at least 1; earlier tokens are context only. The result is float32 ``[rows, n - first]``.
         """
         hidden = self.hidden(ids, factor_set)
         head = self.model.get_output_embeddings()
@@ -139,11 +133,8 @@ class LocalModel:
         """Decode int64 prompts ``[rows, n]`` greedily to int64 ``[rows, new_tokens]``, rotated with the given set.
 
         The KV cache is kept, so a row stays in the set at any length. End-of-sequence tokens do not stop generation.
-
-        Raises:
-            FactorError: when a logit is not finite.
         """
-        self._check_set(factor_set)
+        self.check_set(factor_set)
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
         with rotated(base, self.rope.theta, factor_set):
@@ -158,7 +149,8 @@ class LocalModel:
                 out[:, step : step + 1] = state
         return out
 
-    def _check_set(self, factor_set: FactorSet) -> None:
+    def check_set(self, factor_set: FactorSet) -> None:
+        """Refuse a set with another number of factors, or with a softmax scale."""
         if len(factor_set.factors) != self.rope.pairs:
             raise FactorError(
                 f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rope.pairs} rotary pairs"
@@ -168,3 +160,50 @@ class LocalModel:
                 f"set {factor_set.name!r}: softmax_scale {factor_set.softmax_scale:g} is applied by the server only; leave "
                 "it out"
             )
+
+
+def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return cos and sin of one set at int64 positions ``[n]``, each float32 ``[n, pairs]``.
+
+    Angles are computed in float64. Positions below ``start_tokens`` have factor 1; all have the set's scale
+    (LongRoPE, arXiv:2402.13753, equation 3).
+    """
+    pairs = len(factor_set.factors)
+    scaled = torch.from_numpy(inverse_frequencies(theta, 2 * pairs, factor_set.factors))
+    unscaled = torch.from_numpy(inverse_frequencies(theta, 2 * pairs, (1.0,) * pairs))
+    cos = torch.empty(len(positions), pairs, dtype=torch.float32)
+    sin = torch.empty_like(cos)
+    for first in range(0, len(positions), POSITION_CHUNK):
+        part = positions[first : first + POSITION_CHUNK, None]
+        angles = part.double() * torch.where(part < factor_set.start_tokens, unscaled, scaled)
+        cos[first : first + POSITION_CHUNK] = angles.cos() * factor_set.scale
+        sin[first : first + POSITION_CHUNK] = angles.sin() * factor_set.scale
+    return cos, sin
+
+
+class SetRotary(nn.Module):
+    """Replaces a model's rotary embedding."""
+
+    def __init__(self, theta: float, factor_set: FactorSet) -> None:
+        super().__init__()
+        self.theta, self.factor_set = theta, factor_set
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin ``[1, n, 2 * pairs]`` with equal halves, in the dtype and on the device of ``x``.
+
+        Every row has the positions of the first.
+        """
+        cos, sin = cos_sin(self.theta, self.factor_set, position_ids[0].cpu())
+        return torch.cat((cos, cos), -1)[None].to(x), torch.cat((sin, sin), -1)[None].to(x)
+
+
+@contextmanager
+def rotated(base_model: nn.Module, theta: float, factor_set: FactorSet) -> Iterator[None]:
+    """Rotate ``base_model`` (the module that owns ``rotary_emb``) with the given set inside the block."""
+    own = base_model.rotary_emb
+    base_model.rotary_emb = SetRotary(theta, factor_set)
+    try:
+        yield
+    finally:
+        base_model.rotary_emb = own

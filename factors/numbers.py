@@ -20,11 +20,7 @@ Number = TypeVar("Number", int, float)
 
 
 def whole(field: str, text: str, least: int = 1, most: int = LARGEST, allowed: str = "") -> int:
-    """Parse a whole number from ``least`` to ``most``; the error describes that range as ``allowed``.
-
-    Raises:
-        FactorError: naming ``field``, the text and what is allowed.
-    """
+    """Parse a whole number from ``least`` to ``most``; a FactorError names ``field``, the text and what is ``allowed``."""
     if text.isascii() and text.isdigit() and len(text) <= 16 and least <= int(text) <= most:
         return int(text)
     raise _refused(field, text, allowed or f"a whole number from {least} to {most}")
@@ -51,11 +47,7 @@ def tokens(field: str, text: str, least: int, allowed: str) -> int:
 
 
 def size(text: str) -> int:
-    """Parse a number of bytes, with K, M and G for powers of 1024; an argparse type.
-
-    Raises:
-        argparse.ArgumentTypeError: for anything else, 0, or more than :data:`MOST_BYTES`.
-    """
+    """Parse a number of bytes up to :data:`MOST_BYTES`, with K, M and G for powers of 1024; an argparse type."""
     match = BYTES.fullmatch(text)
     value = int(match[1]) * BYTE_UNITS[match[2]] if match else 0
     if not 1 <= value <= MOST_BYTES:

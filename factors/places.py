@@ -29,14 +29,7 @@ _BASES = ("rotary_emb_base", "global_rope_theta", "rope_ratio")
 
 
 def check_places(config: Mapping[str, Any]) -> None:
-    """Check that a config, as written, states one rotation.
-
-    Args:
-        config: The values of a ``config.json``.
-
-    Raises:
-        FactorError: naming both places, both values and the line to change.
-    """
+    """Check that a ``config.json``, as written, states one rotation; a FactorError names both places and values."""
     _check_level(config, "")
 
 
@@ -57,14 +50,9 @@ def _check_level(config: Mapping[str, Any], where: str) -> None:
 
 
 def check_effect(stated: Mapping[str, Any], effect: Mapping[str, Any]) -> None:
-    """Check that the rotation that a config or overrides state is the one in effect.
+    """Check that the rotation that a ``config.json`` or ``--hf-overrides`` states is the one in effect.
 
-    Args:
-        stated: The values of a ``config.json`` or of ``--hf-overrides``.
-        effect: The rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
-
-    Raises:
-        FactorError: naming the place, its value and the one in effect.
+    ``effect`` are the rotary parameters that the engine's config ended with (``hf_config.rope_parameters``).
     """
     where = ""
     while (name := next((each for each in _TEXT if isinstance(stated.get(each), Mapping)), None)) is not None:
@@ -108,10 +96,7 @@ def base_place(config: Mapping[str, Any]) -> str:
 def base_line(theta: float, place: str, model_type: str) -> str:
     """Return the startup line that names the rotary base and where it comes from.
 
-    Args:
-        theta: The base.
-        place: Its place in ``config.json``, another source with spaces, or empty for the default of ``model_type``.
-        model_type: The text config's.
+    ``place`` is its place in ``config.json``, another source with spaces, or empty for the default of ``model_type``.
     """
     if not place:
         source = f"the default of model_type {model_type}: config.json states none"

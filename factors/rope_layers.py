@@ -21,11 +21,7 @@ LOCAL_PARAMETERS = "swa_rope_parameters"
 
 
 def by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
-    """Return the rope parameters by layer type, or None if all layers share one set.
-
-    Raises:
-        FactorError: when no layer type is full attention.
-    """
+    """Return the rope parameters by layer type, or None if all layers share one set; FactorError without full attention."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     shared = not isinstance(rope.get(FULL), Mapping)
     if not rope or (shared and not all(isinstance(value, Mapping) or value is None for value in rope.values())):
@@ -42,12 +38,7 @@ def by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None
 def marked(config: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return config overrides that give the ladder's layers ``plain`` rope parameters and keep the others as trained.
 
-    Args:
-        config: The model's text config as a dict.
-        plain: Rope parameters without scaling.
-
-    Returns:
-        Config overrides whose rope parameters each carry :data:`MARK`.
+    ``config`` is the model's text config. The rope parameters of the overrides each carry :data:`MARK`.
     """
     layers = by_layer_type(config)
     if layers is not None:
@@ -60,12 +51,9 @@ def marked(config: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any
 
 
 def axes_of(rope: Mapping[str, Any], pairs: int) -> tuple[int, ...]:
-    """Return the M-RoPE axis of each of ``pairs`` pairs.
+    """Return the M-RoPE axis of each of ``pairs`` pairs; FactorError when the sections do not add up to ``pairs``.
 
     Source: ``MRotaryEmbedding.forward_native`` and ``apply_interleaved_rope`` of vLLM.
-
-    Raises:
-        FactorError: when the sections do not add up to ``pairs``.
     """
     sections = rope["mrope_section"]
     whole = isinstance(sections, list | tuple) and all(is_whole(size, 0) for size in sections)

@@ -380,7 +380,7 @@ class Builder:
             # All prompts repeat one token; the salt keeps their prefixes apart.
             params, salt = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True), name
             if ladder is not None:
-                placement = asked_placement(ladder, params, len(prompt), name, limited=True)
+                placement = asked_placement(ladder, params, len(prompt), name)
                 params, salt = placement.carried_by(params), placement.salt
             return Request(name, prompt, params, None, arrival_time=arrival.at, cache_salt=salt, block_hasher=hasher)
 

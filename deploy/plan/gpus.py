@@ -7,9 +7,9 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.files import read_text
 from ropeswitch.factors.numbers import is_number
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.factors.strict_json import read_text
 
 LIMIT = 1e6
 

@@ -25,11 +25,7 @@ def similarity(frequencies: Frequencies, length: int) -> Iterator[tuple[int, npt
     """Yield B(m) for m from 0 to ``length`` in blocks: the first m of each block, and its values.
 
     Splits each distance in two and uses the angle addition theorem to turn the sum into a matrix product. A million
-    distances take tens of milliseconds; the error stays near 1e-12.
-
-    Args:
-        frequencies: ``[pairs]`` radians per token.
-        length: Last distance.
+    distances take tens of milliseconds; the error stays near 1e-12. ``frequencies`` is ``[pairs]``, in radians per token.
     """
     parts = np.exp(1j * np.arange(PART)[:, None] * frequencies)
     jumps = np.exp(1j * PART * np.arange(PART)[:, None] * frequencies)

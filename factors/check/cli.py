@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors import file
-from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.files import check_target, save_text
 from ropeswitch.factors.import_factors import ladder_file_from_config
 from ropeswitch.factors.numbers import positive
 from ropeswitch.factors.rules.lengths import parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_model
-from ropeswitch.factors.whole_file import check_target, save_text
 
 EXAMPLE = """examples:
-  ropeswitch factors check llama2.json --original-length 4k --plot llama2.png
-  ropeswitch factors check models/longrope-mini --pairs
+  ropeswitch factors check llama2.json --original-length 4k
+  ropeswitch factors check models/longrope-mini --json findings.json
 """
 
 
@@ -28,49 +28,33 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "file",
-        metavar="FILE",
-        help="factor file, config.json with longrope factors, or model folder with such a config.json",
-    )
-    add(
-        "--model", metavar="FOLDER", help="config.json or model folder to read the rotary base and original window from"
-    )
+    path = "factor file, config.json with longrope factors, or model folder with such a config.json"
+    add("file", metavar="FILE", help=path)
+    model = "config.json or model folder to read the rotary base and original window from"
+    add("--model", metavar="FOLDER", help=model)
     add("--rope-theta", metavar="BASE", help="rotary base (default: from the model's config or the factor file)")
     add("--original-length", metavar="TOKENS", help="original window of the model (default: from the model's config)")
     add("--set", dest="only", metavar="NAME", help="check only this set (default: all)")
     add("--length", metavar="TOKENS", help="check every set up to this length (default: its max_length)")
-    add("--pairs", action="store_true", help="also print one line per rotary pair")
-    add("--json", metavar="FILE", help="write the report as JSON")
-    add("--plot", metavar="FILE", help="plot the report to a .png or .svg file")
-    add("--force", action="store_true", help="overwrite existing files")
+    add("--json", metavar="FILE", help="also write the findings, with those of each rotary pair, as JSON")
+    add("--force", action="store_true", help="overwrite the file of --json if it exists")
     parser.set_defaults(func=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     content, model = _open(args.file, args.model)
     rope = _rope(args, content, model)
-    sets = _chosen(content, args.only)
+    sets = content.ladder.sets if args.only is None else (content.ladder.named("--set", args.only),)
     length = None if args.length is None else parse_length("--length", args.length)
-
-    from ropeswitch.factors.check.plot import check_suffix, save_plot
-    from ropeswitch.factors.check.report import check, to_text
-
-    if args.plot is not None:
-        check_suffix(args.plot)
-    for flag, path in (("--json", args.json), ("--plot", args.plot)):
-        if path is not None:
-            check_target(flag, path, overwrite=args.force)
-    if args.json and args.plot and Path(args.json).absolute() == Path(args.plot).absolute():
-        raise FactorError(f"--plot: {args.plot!r} is also the file of --json; use different names")
-    if args.force and args.json is None and args.plot is None:
-        raise FactorError("--force: requires --json FILE or --plot FILE")
-    report = check(rope, sets, length)
     if args.json is not None:
-        save_text(args.json, json.dumps(report.to_json(), indent=1) + "\n", overwrite=args.force)
-    if args.plot is not None:
-        save_plot(args.plot, report, overwrite=args.force)
-    print(to_text(report, by_pair=args.pairs))
+        check_target("--json", args.json, overwrite=args.force)
+
+    from ropeswitch.factors.check.sets import check, to_json, to_text
+
+    found = [check(rope, each, length) for each in sets]
+    if args.json is not None:
+        save_text(args.json, json.dumps(to_json(rope, found), indent=1) + "\n", overwrite=args.force)
+    print(to_text(rope, found))
     return 0
 
 
@@ -104,12 +88,3 @@ def _rope(args: argparse.Namespace, content: file.LadderFile, model: str | None)
     if content.theta is not None and rope.theta != content.theta:
         raise FactorError(f"rope_theta: {args.file!r} was made for {content.theta:g}, not {rope.theta:g}")
     return rope
-
-
-def _chosen(content: file.LadderFile, only: str | None) -> tuple[FactorSet, ...]:
-    sets = content.ladder.sets
-    if only is None:
-        return sets
-    if only not in content.ladder.names:
-        raise FactorError(f"--set: no set is named {only!r}; the sets are {', '.join(content.ladder.names)}")
-    return (sets[content.ladder.names.index(only)],)

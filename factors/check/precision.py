@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from ropeswitch.factors.factor_set import FactorSet
@@ -13,7 +12,6 @@ from ropeswitch.kernels.reference import fill_rows_reference
 
 # The last positions before a length stand for all: float32 errors grow with the position; the others do not.
 LAST = 1 << 13
-CHUNK = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -41,15 +39,12 @@ def precision(theta: float, factor_set: FactorSet, length: int) -> Precision:
     sets = (Frequencies(factor_set.factors),)
     ours = ExactRows(build_tables(theta, rotary_dim, sets, length))
     hugging_face = AxisRows(theta, rotary_dim, sets, dtype=torch.float32)
-    worst = np.zeros(4)
-    for start in range(max(0, length - LAST), length, CHUNK):
-        positions = torch.arange(start, min(start + CHUNK, length))
-        indices = torch.zeros_like(positions)
-        exact = fill_rows_reference(positions.numpy(), indices.numpy(), theta, rotary_dim, sets)
-        made = torch.empty(len(positions), rotary_dim)
-        ours.fill(made, positions, indices)
-        float32 = torch.empty_like(made)
-        hugging_face.fill(float32, positions, indices)
-        rounded = (float32, float32.bfloat16(), exact.bfloat16(), made)
-        worst = np.maximum(worst, [float((values.double() - exact).abs().max()) for values in rounded])
-    return Precision(length, *map(float, worst))
+    positions = torch.arange(max(0, length - LAST), length)
+    indices = torch.zeros_like(positions)
+    exact = fill_rows_reference(positions.numpy(), indices.numpy(), theta, rotary_dim, sets)
+    made = torch.empty(len(positions), rotary_dim)
+    ours.fill(made, positions, indices)
+    float32 = torch.empty_like(made)
+    hugging_face.fill(float32, positions, indices)
+    rounded = (float32, float32.bfloat16(), exact.bfloat16(), made)
+    return Precision(length, *(float((values.double() - exact).abs().max()) for values in rounded))

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.strict_json import read_text
+from ropeswitch.factors.files import read_text
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,13 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str | Path) -> "Corpus":
-        """Read one file, or a folder (not its subfolders) sorted by file name. Empty texts are skipped.
-
-        Raises:
-            FactorError: naming the file and line that cannot be read, or when there is no text.
-        """
+        """Read one file, or a folder (not its subfolders) sorted by file name; empty texts are skipped."""
         root = Path(path)
-        files = (
-            sorted(each for each in root.iterdir() if each.suffix in (".txt", ".jsonl")) if root.is_dir() else [root]
-        )
         if not root.exists():
             raise FactorError(f"--text {str(path)!r}: does not exist")
+        files = [root]
+        if root.is_dir():
+            files = sorted(each for each in root.iterdir() if each.suffix in (".txt", ".jsonl"))
         found = tuple(document for each in files for document in _documents(each) if document.text.strip())
         if not found:
             raise FactorError(f"--text {str(path)!r}: contains no text in *.txt or *.jsonl files")
@@ -53,10 +48,6 @@ class Corpus:
             digest.update(f"{each.name}\0{each.text}\0".encode())
         return digest.hexdigest()
 
-    def shuffled(self, rng: random.Random) -> list[Document]:
-        """Return all documents in random order."""
-        return rng.sample(self.documents, len(self.documents))
-
     def ids(self, document: Document, encode: Callable[[str], list[int]]) -> list[int]:
         """Return the token ids of a document, encoded once."""
         if document.name not in self._ids:
@@ -69,25 +60,21 @@ def _documents(path: Path) -> Iterator[Document]:
         if path.suffix != ".jsonl":
             yield Document(path.name, read_text(path))
             return
+        # Not read_text: such a file may be larger than 64 MiB.
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield Document(f"{path.name}:{number}", _text(line, number))
-    except FactorError as error:
+    except (OSError, UnicodeDecodeError, FactorError) as error:
         raise FactorError(f"--text: {str(path)!r}: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise FactorError(f"--text: {str(path)!r} cannot be read: {error}") from error
 
 
 def _text(line: str, number: int) -> str:
     try:
-        content = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FactorError(f"line {number}: is not JSON: {error}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("text"), str):
-        raise FactorError(f'line {number}: must be an object with a string "text"')
-    try:
-        content["text"].encode()
+        text = json.loads(line)["text"]
+        text.encode()
     except UnicodeEncodeError as error:
         raise FactorError(f"line {number}: must be valid Unicode text; it has an unpaired surrogate") from error
-    return str(content["text"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise FactorError(f'line {number}: must be a JSON object with a string "text"') from error
+    return str(text)

@@ -1,6 +1,7 @@
 """A small HTTP client for an OpenAI-compatible server: lists its models, and sends one request at a time."""
 
 import json
+import math
 import os
 import ssl
 import time
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.factors.numbers import is_whole
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 SECONDS = 120.0
@@ -26,11 +28,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as JSON.
-
-        Raises:
-            UsageError: when it is not JSON.
-        """
+        """The body as JSON; UsageError when it is not."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -74,19 +72,11 @@ class Endpoint:
         return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def get(self, path: str) -> Answer:
-        """Send a GET request and return the response.
-
-        Raises:
-            UsageError: when the server does not answer.
-        """
+        """Send a GET request and return the response; UsageError when the server does not answer."""
         return self._send(urllib.request.Request(self.url + path, headers=self.headers))
 
     def post(self, path: str, body: Any) -> Answer:
-        """Send a POST request with a JSON body and return the response.
-
-        Raises:
-            UsageError: when the server does not answer.
-        """
+        """Send a POST request with a JSON body and return the response; UsageError when the server does not answer."""
         return self._send(urllib.request.Request(self.url + path, json.dumps(body).encode(), self.headers))
 
     def _send(self, request: urllib.request.Request) -> Answer:
@@ -105,15 +95,11 @@ class Endpoint:
 def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoint:
     """Connect to a server and read its models and factor sets.
 
-    Args:
-        url: Base URL, with or without ``/v1``.
-        model: Model name to request; None for the first that the server lists.
-        ca: PEM file of certificates to trust in addition to the system's.
-        wait: Seconds to wait for a server that does not answer yet.
+    ``url`` may end in ``/v1``. ``model`` None stands for the first that the server lists. ``ca`` is a PEM file to trust in
+    addition to the system's. A server that does not answer yet is awaited for ``wait`` seconds.
 
     Raises:
-        UsageError: when it does not answer in time, rejects the key, does not serve the model, or does not say which factor
-            sets it has.
+        UsageError: when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.
     """
     opened = Endpoint(_base(url), tls=_trust(url, ca))
     listed = _listed(opened, wait)
@@ -146,11 +132,7 @@ def error_message(body: bytes) -> str:
 
 
 def header_key(text: str, where: str) -> str:
-    """Return an API key for use in a header, with surrounding whitespace removed.
-
-    Raises:
-        UsageError: when it is not valid in a header; the message does not reveal it.
-    """
+    """Return an API key without surrounding whitespace; a UsageError for one invalid in a header does not reveal it."""
     key = text.strip()
     if not (key.isascii() and key.isprintable()):
         raise UsageError(f"{where} must contain a key of printable ASCII characters in one line")
@@ -232,20 +214,16 @@ def _sets(opened: Endpoint, wait: float) -> tuple[dict[str, Any], ...]:
     if not isinstance(content, dict) or "sets" not in content:
         return ()
     sets = content["sets"]
-    if not isinstance(sets, list) or not all(map(_is_set, sets)):
+    if not isinstance(sets, list) or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) and is_whole(each.get("max_length"), most=math.inf)
+        for each in sets
+    ):
         raise UsageError(f"{opened.url}/v1/rope: sets: every set must have a name, and a max_length in tokens")
     return tuple(sets)
 
 
-def _is_set(content: Any) -> bool:
-    if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-        return False
-    length = content.get("max_length")
-    return type(length) is int and length > 0
-
-
 def _most(card: dict[str, Any], url: str) -> int | None:
     found = card.get("max_model_len")
-    if found is not None and (type(found) is not int or found < 1):
+    if found is not None and not is_whole(found, most=math.inf):
         raise UsageError(f"{url}/v1/models: max_model_len: {found!r} must be a number of tokens")
     return found

@@ -26,32 +26,15 @@ class EndpointTarget:
     lm-evaluation-harness; each request also generates one token.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        tokenizer: Tokenizer,
-        chat: bool,
-        timeout: int,
-        concurrency: int,
-    ) -> None:
-        """Use :meth:`connect`.
-
-        Args:
-            endpoint: The server.
-            tokenizer: Tokenizes as the server does.
-            chat: Whether prompts go to the chat API.
-            timeout: Timeout of one request in seconds.
-            concurrency: Requests in flight.
-        """
+    def __init__(self, endpoint: Endpoint, tokenizer: Tokenizer, chat: bool, timeout: int, concurrency: int) -> None:
+        """Use :meth:`connect`."""
         self._endpoint, self._tokenizer = endpoint, tokenizer
         self._chat, self._timeout, self._concurrency = chat, timeout, concurrency
         names = [each["name"] for each in endpoint.sets]
-        for name in names:
-            if names.count(name) > 1 or name in (SWITCHED, SERVED):
-                raise FactorError(
-                    f"{endpoint.url}/v1/rope: sets: the name {name!r} is duplicate or reserved, so the set cannot be "
-                    "requested"
-                )
+        if taken := next((each for each in names if names.count(each) > 1 or each in (SWITCHED, SERVED)), None):
+            raise FactorError(
+                f"{endpoint.url}/v1/rope: sets: the name {taken!r} is duplicate or reserved, so the set cannot be requested"
+            )
         self.sets: tuple[str, ...] = (SWITCHED, *names) if names else (SERVED,)
         self.opening, appended = special_tokens(tokenizer.text)
         if appended:
@@ -63,18 +46,8 @@ class EndpointTarget:
     ) -> "EndpointTarget":
         """Connect to a server and read its models and factor sets.
 
-        Args:
-            url: Base URL, with or without ``/v1``.
-            model: Model name to request; None for the first that the server lists.
-            tokenizer: Folder with the served model's tokenizer; None to use the server's ``/tokenize``.
-            chat: Whether prompts go to the chat API.
-            timeout: Timeout of one request in seconds.
-            concurrency: Requests in flight.
-
-        Raises:
-            FactorError: when a set's name is duplicate or reserved.
-            UsageError: when it does not answer, rejects the key, does not serve the model, lists invalid sets, or
-                tokens cannot be counted.
+        ``tokenizer`` is a folder with the served model's tokenizer, or None for the server's; ``timeout`` holds
+        for one request, in seconds; ``concurrency`` bounds the requests in flight. For the others see ``endpoint.connect``.
         """
         endpoint = connect(url, model, None, wait=0)
         tokenize = ServedTokenizer(endpoint) if tokenizer is None else LocalTokenizer(tokenizer)
@@ -151,14 +124,11 @@ class EndpointTarget:
             gate = asyncio.Semaphore(self._concurrency)
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=self._timeout)
             connector = aiohttp.TCPConnector(limit=0, ssl=self._endpoint.tls or True)
-            async with aiohttp.ClientSession(
-                timeout=timeout, connector=connector, headers=self._endpoint.headers
-            ) as session:
+            headers = self._endpoint.headers
+            async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers) as session:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(ask(session, gate, item, length))
-                        for item, length in zip(items, lengths, strict=True)
-                    ]
+                    asked = zip(items, lengths, strict=True)
+                    tasks = [group.create_task(ask(session, gate, *each)) for each in asked]
                 return [task.result() for task in tasks]
 
         try:

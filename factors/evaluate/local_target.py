@@ -1,14 +1,14 @@
 """Evaluates a local model, rotated by `LocalModel` with exact angles."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ropeswitch.factors.evaluate.target import SWITCHED, Window, special_tokens
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
-from ropeswitch.factors.fingerprint import fingerprint
 from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.factors.model_facts import fingerprint
 
 # Maximum tokens per batch, unless a single sequence is longer.
 BATCH_TOKENS = 8192
@@ -17,39 +17,19 @@ BATCH_TOKENS = 8192
 class LocalTarget:
     """See :class:`~ropeswitch.factors.evaluate.target.Target`."""
 
-    def __init__(
-        self,
-        name: str,
-        model: LocalModel,
-        ladder: FactorLadder | None,
-        candidates: Mapping[str, FactorSet] | None = None,
-        chat: bool = False,
-    ) -> None:
-        """Combine a model with a ladder and named single sets.
+    def __init__(self, name: str, model: LocalModel, ladder: FactorLadder | None, chat: bool = False) -> None:
+        """Combine a model, with its name for results, and the ladder that ``switched`` selects from.
 
-        Args:
-            name: Name of the model, for results.
-            model: The model.
-            ladder: Ladder that ``switched`` selects from; None for a model with only the set ``plain``.
-            candidates: More sets to compare.
-            chat: Whether prompts go through the chat template.
-
-        Raises:
-            FactorError: when two sets have the same name, or factors do not fit the model.
+        Without a ladder, the model has only the set ``plain``. ``chat`` sends prompts through the chat template.
         """
         self.name, self.model, self.ladder, self.chat = name, model, ladder, chat
         own = ladder.sets if ladder else (model.plain_set(model.rope.original_length),)
-        named = [(each.name, each) for each in own] + list((candidates or {}).items())
-        names = [each for each, _ in named]
-        if twice := next((each for each in names if names.count(each) > 1 or each == SWITCHED), None):
-            raise FactorError(f"set {twice!r}: the name is duplicate or reserved; rename one of the sets")
-        for each, factor_set in named:
-            if len(factor_set.factors) != model.rope.pairs:
-                raise FactorError(
-                    f"set {each!r}: {len(factor_set.factors)} factors; the model has {model.rope.pairs} rotary pairs"
-                )
-        self._sets = dict(named)
-        self.sets = ((SWITCHED,) if ladder else ()) + tuple(names)
+        for each in own:
+            if each.name == SWITCHED:
+                raise FactorError(f"set {each.name!r}: the name is reserved; rename the set")
+            model.check_set(each)
+        self._sets = {each.name: each for each in own}
+        self.sets = ((SWITCHED,) if ladder else ()) + tuple(self._sets)
         tokenizer = model.tokenizer
         if chat and not tokenizer.chat_template:
             raise FactorError(f"--chat: the tokenizer of {name!r} has no chat template")
@@ -78,11 +58,12 @@ class LocalTarget:
             yield from found.tolist()
 
     def replies(self, prompts: Sequence[str], set_name: str, new_tokens: int) -> Iterator[str]:
-        tokenizer = self.model.tokenizer
-        for batch in _batches([self.encode(prompt) for prompt in prompts], len):
+        tokenizer, ends = self.model.tokenizer, self.model.model.generation_config.eos_token_id
+        ends = [] if ends is None else ends if isinstance(ends, list) else [ends]
+        for batch in _batches([self.encode(prompt) for prompt in prompts], lambda ids: (len(ids), 0)):
             for reply in self._generate(torch.tensor(batch), set_name, new_tokens).tolist():
-                ends = [reply.index(end) for end in self._ends() if end in reply]
-                yield tokenizer.decode(reply[: min(ends, default=len(reply))], skip_special_tokens=True)
+                first = min((reply.index(end) for end in ends if end in reply), default=len(reply))
+                yield tokenizer.decode(reply[:first], skip_special_tokens=True)
 
     def _generate(self, ids: torch.Tensor, set_name: str, new_tokens: int) -> torch.Tensor:
         """Generate tokens for each row; when switched, a row that outgrows its set is recomputed in the next one."""
@@ -102,10 +83,6 @@ class LocalTarget:
             return self._sets[set_name]
         assert self.ladder is not None
         return self.ladder.sets[self.ladder.index_for(length)]
-
-    def _ends(self) -> list[int]:
-        ends = self.model.model.generation_config.eos_token_id
-        return [] if ends is None else ends if isinstance(ends, list) else [ends]
 
     def describe(self) -> dict[str, Any]:
         model = self.model.model
@@ -127,11 +104,13 @@ class LocalTarget:
 
 
 def _batches(items: Sequence[Any], alike: Any) -> Iterator[list[Any]]:
-    """Yield batches of consecutive items for which ``alike`` agrees: at most BATCH_TOKENS tokens, or a single item."""
+    """Yield batches of consecutive items for which ``alike`` agrees: at most BATCH_TOKENS tokens, or a single item.
+
+    ``alike`` returns an item's length first.
+    """
     batch: list[Any] = []
     for item in items:
-        length = len(item.ids) if isinstance(item, Window) else len(item)
-        if batch and (alike(item) != alike(batch[0]) or (len(batch) + 1) * length > BATCH_TOKENS):
+        if batch and (alike(item) != alike(batch[0]) or (len(batch) + 1) * alike(item)[0] > BATCH_TOKENS):
             yield batch
             batch = []
         batch.append(item)

@@ -9,7 +9,7 @@ an incomplete last window is skipped. Unlike there, every scored token has the s
 import math
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
@@ -17,7 +17,6 @@ from ropeswitch.factors.evaluate.target import Target, Window
 from ropeswitch.factors.factor_set import FactorError
 
 PERPLEXITY = "perplexity"
-"""Name of the task."""
 STRIDE = 256
 LONG_STRIDE = 256 * 1024
 """Stride for longer lengths, as in the paper's tables for up to 2,048k tokens."""
@@ -25,13 +24,9 @@ LONG_STRIDE = 256 * 1024
 
 @dataclass(frozen=True)
 class PerplexitySettings:
-    """How perplexity is measured.
+    """How perplexity is measured: documents per length and seed, and the maximum windows of each document.
 
-    Attributes:
-        documents: Documents to score per length and seed.
-        windows: Maximum windows per document.
-        stride: Tokens between window starts; None for STRIDE, or LONG_STRIDE for lengths above LONG_STRIDE.
-        judge_last: Maximum tokens to score at the end of each window; None for all new tokens.
+    ``stride`` None stands for STRIDE, or LONG_STRIDE for lengths above it; ``judge_last`` None for all new tokens.
     """
 
     documents: int = 10
@@ -44,29 +39,12 @@ class PerplexitySettings:
         return self.stride or (LONG_STRIDE if length > LONG_STRIDE else STRIDE)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One scored document: first token and number of its windows, number of scored tokens and sum of losses in nats."""
-
-    document: str
-    start: int
-    windows: int
-    tokens: int
-    nll: float
-
-
 def windows_of(
     ids: list[int], opening: tuple[int, ...], length: int, stride: int, most: int, judge_last: int | None = None
 ) -> list[Window]:
-    """Return the windows over a document's tokens.
+    """Return at most ``most`` windows of ``length`` tokens over a document's token ids, which have no special tokens.
 
-    Args:
-        ids: Token ids of the document, without special tokens.
-        opening: Special tokens that every window begins with.
-        length: Tokens of each window, ``opening`` included.
-        stride: Tokens between window starts.
-        most: Maximum number of windows.
-        judge_last: See :class:`PerplexitySettings`.
+    Every window begins with the special tokens ``opening``, which count, ``stride`` tokens after the previous one.
     """
     span = length - len(opening)
     found: list[Window] = []
@@ -87,7 +65,7 @@ def judge(
     """Score documents at one length with one set; documents and positions depend on the seed, not on the set.
 
     Returns:
-        A :class:`Judged` per document, as JSON values.
+        Per document: its name, the first token and number of its windows, scored tokens, and their losses' sum in nats.
 
     Raises:
         FactorError: when too few texts are long enough, or a loss is not finite.
@@ -95,7 +73,7 @@ def judge(
     rng = random.Random(f"perplexity {length} {seed}")
     stride, span = settings.stride_for(length), length - len(target.opening)
     chosen = choose(corpus, target.plain_ids, len(target.opening), length, rng, settings.documents)
-    judged = []
+    judged: list[dict[str, Any]] = []
     for document, ids in chosen:
         count = min(settings.windows, (len(ids) - span) // stride + 1)
         start = rng.randrange(len(ids) - span - (count - 1) * stride + 1)
@@ -106,29 +84,25 @@ def judge(
                 f"perplexity: set {set_name!r}, length {length}, document {document.name!r}: a loss is not finite; "
                 "the model cannot be evaluated with this set and dtype"
             )
-        judged.append(asdict(Judged(document.name, start, count, len(values), math.fsum(values))))
+        found = {"document": document.name, "start": start, "windows": count}
+        judged.append(found | {"tokens": len(values), "nll": math.fsum(values)})
     return judged
 
 
 def choose(
     corpus: Corpus, encode: Callable[[str], list[int]], opening: int, length: int, rng: random.Random, wanted: int
 ) -> list[tuple[Document, list[int]]]:
-    """Choose documents long enough for a window of ``length`` tokens, with their token ids.
+    """Choose ``wanted`` documents that fill a window of ``length`` tokens, ``opening`` special tokens included.
 
-    Args:
-        corpus: The documents.
-        encode: Returns a text's token ids, without special tokens.
-        opening: Special tokens at the start of a window.
-        length: Tokens of a window.
-        rng: Draws the order.
-        wanted: Number of documents.
+    Returns:
+        The documents with the token ids that ``encode`` returns, without special tokens.
 
     Raises:
-        FactorError: when there are fewer than ``wanted``.
+        FactorError: when there are fewer.
     """
     found: list[tuple[Document, list[int]]] = []
     longest = 0
-    for document in corpus.shuffled(rng):
+    for document in rng.sample(corpus.documents, len(corpus.documents)):
         ids = corpus.ids(document, encode)
         longest = max(longest, len(ids))
         if opening + len(ids) >= length:

@@ -10,7 +10,7 @@ from typing import Any
 from ropeswitch.factors.evaluate.cells import TASKS, Cell
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY
 from ropeswitch.factors.evaluate.run import Evaluation
-from ropeswitch.factors.evaluate.statistics import Z, perplexity, standard_error, wilson
+from ropeswitch.factors.evaluate.statistics import Z, perplexity, wilson
 
 FORMAT = "ropeswitch-evaluation/1"
 PACKAGES = ("ropeswitch", "torch", "transformers", "tokenizers")
@@ -18,25 +18,16 @@ PACKAGES = ("ropeswitch", "torch", "transformers", "tokenizers")
 
 @dataclass(frozen=True)
 class Row:
-    """A mean over all seeds.
+    """A mean over all seeds: a perplexity, or the share of pass keys found.
 
-    Attributes:
-        task: Name of the task.
-        length: Tokens of a window or prompt.
-        set_name: Name of the set.
-        value: Perplexity, or the mean score from 0 to 1.
-        standard_error: Standard error of the value over documents or tries; None for a single one.
-        low: Lower end of the 95% interval: 1.96 standard errors for perplexity, Wilson's for scores; None if unknown.
-        high: Upper end of that interval.
-        count: Documents or tries.
-        tokens: Scored tokens, for perplexity.
+    ``low`` and ``high`` are its 95% interval (1.96 standard errors, or Wilson's; None if unknown), ``count`` the
+    documents or tries, and ``tokens`` the scored tokens of a perplexity.
     """
 
     task: str
     length: int
     set_name: str
     value: float
-    standard_error: float | None
     low: float | None
     high: float | None
     count: int
@@ -57,11 +48,9 @@ def _row(task: str, length: int, set_name: str, results: list[dict[str, Any]]) -
         sums = [(each["nll"], each["tokens"]) for each in results]
         value, error = perplexity(sums)
         low, high = (None, None) if error is None else (value - Z * error, value + Z * error)
-        tokens = sum(count for _, count in sums)
-        return Row(task, length, set_name, value, error, low, high, len(results), tokens)
-    scores = [each["score"] for each in results]
-    value, error = sum(scores) / len(scores), standard_error(scores)
-    return Row(task, length, set_name, value, error, *wilson(sum(scores), len(scores)), len(results))
+        return Row(task, length, set_name, value, low, high, len(results), sum(count for _, count in sums))
+    hits = sum(each["score"] for each in results)
+    return Row(task, length, set_name, hits / len(results), *wilson(hits, len(results)), len(results))
 
 
 def table(found: list[Row]) -> str:
@@ -73,16 +62,15 @@ def table(found: list[Row]) -> str:
         lines = [f"| {task} | " + " | ".join(sets) + " |", "|" + "---|" * (len(sets) + 1)]
         for length in dict.fromkeys(row.length for row in own):
             at = {row.set_name: row for row in own if row.length == length}
-            lines.append(f"| {length} | " + " | ".join(_told(at[name]) for name in sets) + " |")
+            lines.append(f"| {length} | " + " | ".join(_cell(at[name]) for name in sets) + " |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _told(row: Row) -> str:
+def _cell(row: Row) -> str:
     if row.task == PERPLEXITY:
-        return f"{row.value:.4g}" + ("" if row.standard_error is None else f" ± {row.standard_error:.2g}")
-    interval = "" if row.low is None else f" ({100 * row.low:.0f} to {100 * (row.high or 0):.0f})"
-    return f"{100 * row.value:.0f}%{interval}"
+        return f"{row.value:.4g}" + ("" if row.high is None else f" ± {(row.high - row.value) / Z:.2g}")
+    return f"{100 * row.value:.0f}% ({100 * (row.low or 0):.0f} to {100 * (row.high or 0):.0f})"
 
 
 def to_json(evaluation: Evaluation, found: Mapping[Cell, Any], made: list[Row]) -> dict[str, Any]:

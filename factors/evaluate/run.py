@@ -1,5 +1,8 @@
 """Measures the missing cells of a grid of tasks, lengths, sets and seeds."""
 
+import hashlib
+import json
+import math
 import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,15 +23,7 @@ CHAT_REPLY_TOKENS = 64
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid to measure: every task at every length with every set, from every seed.
-
-    Attributes:
-        tasks: Names from TASKS.
-        lengths: Lengths of windows and prompts, in tokens.
-        sets: Names of the target's sets.
-        seeds: Random seeds for documents, positions and keys.
-        tries: Pass keys per length, set and seed.
-    """
+    """The grid to measure: every task at every length (in tokens) with every set, from every seed; and tries per cell."""
 
     tasks: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -49,15 +44,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A target and its settings.
-
-    Attributes:
-        target: Model or server to evaluate.
-        grid: Grid to measure.
-        corpus: Texts for perplexity.
-        perplexity: Settings of perplexity.
-        chat: Whether prompts go through a chat template.
-    """
+    """A model or server, the grid to measure, texts for perplexity, and whether prompts go through a chat template."""
 
     target: Target
     grid: Grid
@@ -66,11 +53,7 @@ class Evaluation:
     chat: bool = False
 
     def checked(self) -> "Evaluation":
-        """Return this evaluation after checking for errors that would otherwise occur late.
-
-        Raises:
-            FactorError: for an unknown set or task, a length that is too long, or missing texts.
-        """
+        """Return this evaluation after checking for errors that would otherwise occur late; a FactorError names the flag."""
         for name in self.grid.sets:
             if name not in self.target.sets:
                 why = ""
@@ -83,22 +66,21 @@ class Evaluation:
                 raise FactorError(f"--tasks: unknown task {quoted(task)}; known tasks are {', '.join(TASKS)}")
         if PERPLEXITY in self.grid.tasks and self.corpus is None:
             raise FactorError("perplexity: needs texts; give --text, or --tasks without perplexity")
-        most = min(filter(None, map(self.target.longest, self.grid.sets)), default=None)
-        if most is not None:
-            for task in self.grid.tasks:
-                reply = 1 if task == PERPLEXITY else self.reply_tokens
-                if (longest := max(self.grid.lengths)) + reply - 1 > most:
-                    raise FactorError(
-                        f"--lengths: {longest} must be at most {most - reply + 1}: the target can run no longer prompt with "
-                        f"a reply of {reply} tokens ({task})"
-                    )
+        longest = max(self.grid.lengths)
+        most = min(filter(None, map(self.target.longest, self.grid.sets)), default=math.inf)
+        for task in self.grid.tasks:
+            reply = 1 if task == PERPLEXITY else self.reply_tokens
+            if longest + reply - 1 > most:
+                raise FactorError(
+                    f"--lengths: {longest} must be at most {most - reply + 1}: the target can run no longer prompt with "
+                    f"a reply of {reply} tokens ({task})"
+                )
         # Build the shortest and longest prompts now, so that errors show before hours of other work.
         if PASSKEY in self.grid.tasks:
-            for length in {min(self.grid.lengths), max(self.grid.lengths)}:
+            for length in {min(self.grid.lengths), longest}:
                 self._question(length, 0, 0)
         if self.corpus is not None and PERPLEXITY in self.grid.tasks:
-            opening, longest = len(self.target.opening), max(self.grid.lengths)
-            wanted = self.perplexity.documents
+            opening, wanted = len(self.target.opening), self.perplexity.documents
             choose(self.corpus, self.target.plain_ids, opening, longest, random.Random(0), wanted)
         return self
 
@@ -108,7 +90,7 @@ class Evaluation:
         return CHAT_REPLY_TOKENS if self.chat else REPLY_TOKENS
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that cells depend on besides their sets, without those that no task uses."""
+        """Return the settings that results depend on besides their sets, without those that no task uses."""
         found: dict[str, Any] = {"target": self.target.describe()}
         if PASSKEY in self.grid.tasks:
             found["tries"] = self.grid.tries
@@ -118,15 +100,17 @@ class Evaluation:
             found["perplexity"] = asdict(self.perplexity)
         return found
 
+    def digests(self) -> dict[tuple[str, str], str]:
+        """Return the digest of everything that a cell depends on besides length and seed, by task and set."""
+        settings, used = self.settings(), {PASSKEY: ("target", "tries"), PERPLEXITY: ("target", "text", "perplexity")}
+        return {
+            (task, name): _digest([[settings[each] for each in used[task]], self.target.describe_set(name)])
+            for task in self.grid.tasks
+            for name in self.target.sets
+        }
+
     def run(self, cells: Cells) -> dict[Cell, Any]:
-        """Measure the cells that ``cells`` lacks, and store them there.
-
-        Returns:
-            Every cell of the grid.
-
-        Raises:
-            FactorError: when a cell cannot be measured; earlier cells are kept.
-        """
+        """Measure the cells that ``cells`` lacks, store each there once it is done, and return every cell of the grid."""
         wanted = self.grid.cells()
         left = [cell for cell in wanted if cell not in cells.found]
         with tqdm(total=len(wanted), initial=len(wanted) - len(left), unit="cell") as bar:
@@ -137,7 +121,7 @@ class Evaluation:
         return {cell: cells.found[cell] for cell in wanted}
 
     def measure(self, cell: Cell) -> list[dict[str, Any]]:
-        """Measure one cell: its documents (:class:`~ropeswitch.factors.evaluate.perplexity.Judged`) or its tries."""
+        """Measure one cell: a dict of JSON values per document (:func:`judge`) or per try."""
         if cell.task == PERPLEXITY:
             assert self.corpus is not None
             return judge(self.target, self.corpus, cell.set_name, cell.length, cell.seed, self.perplexity)
@@ -145,13 +129,13 @@ class Evaluation:
         replies = self.target.replies([question.text for question in questions], cell.set_name, self.reply_tokens)
         return [
             {
-                "try": number,
-                "depth": question.depth,
-                "answers": [question.key],
+                "try": n,
+                "depth": each.depth,
+                "answers": [each.key],
                 "reply": reply,
-                "score": float(is_found(reply, question.key)),
+                "score": float(is_found(reply, each.key)),
             }
-            for number, (question, reply) in enumerate(zip(questions, replies, strict=True))
+            for n, (each, reply) in enumerate(zip(questions, replies, strict=True))
         ]
 
     def _question(self, length: int, seed: int, number: int) -> Question:
@@ -159,3 +143,7 @@ class Evaluation:
         # Earlier versions had the depth in place of None; the word keeps their questions.
         rng = random.Random(f"{PASSKEY} {length} {seed} None {number}")
         return ask(self.target.encode, length, rng)
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

@@ -11,34 +11,21 @@ Z = 1.959963984540054
 
 
 def wilson(hits: float, tries: int) -> tuple[float, float]:
-    """Return the 95% interval of a proportion (Wilson 1927), which stays within 0 to 1 and never has width 0.
-
-    Fractional scores vary less than scores of 0 and 1 with the same mean, so their interval is conservative.
-    """
+    """Return the 95% interval of a proportion (Wilson 1927), which stays within 0 to 1 and never has width 0."""
     share, z2 = hits / tries, Z * Z
     middle = (share + z2 / (2 * tries)) / (1 + z2 / tries)
     half = Z / (1 + z2 / tries) * math.sqrt(share * (1 - share) / tries + z2 / (4 * tries * tries))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def standard_error(values: Sequence[float]) -> float | None:
-    """Return the standard error of the mean of ``values``; None for a single value."""
-    count = len(values)
-    if count < 2:
-        return None
-    mean = math.fsum(values) / count
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1) / count)
-
-
 def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
-    """Return the perplexity of all tokens and its standard error over documents.
+    """Return the perplexity of all tokens, and its standard error over documents (None for a single one).
+
+    The perplexity is exp of the mean loss, and its error that value times the standard error of the mean loss. The mean is
+    a ratio of sums over documents, because documents are drawn independently and the tokens of one are not.
 
     Args:
         sums: Sum of losses in nats and number of tokens, per document.
-
-    Returns:
-        exp of the mean loss, and that value times the standard error of the mean loss (None for a single document). The mean
-        is a ratio of sums over documents, because documents are drawn independently and the tokens of one are not.
 
     Raises:
         FactorError: when exp of the mean exceeds the range of a float.
@@ -47,8 +34,7 @@ def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
     mean = math.fsum(nll for nll, _ in sums) / tokens
     if mean > MOST_NATS:
         raise FactorError(f"perplexity: the mean loss of {mean:g} nats is too large for a finite perplexity")
-    value = math.exp(mean)
-    documents = len(sums)
+    value, documents = math.exp(mean), len(sums)
     if documents < 2:
         return value, None
     squares = math.fsum((nll - mean * count) ** 2 for nll, count in sums)

@@ -14,12 +14,7 @@ SERVED = "served"
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens to compute losses for.
-
-    Attributes:
-        ids: The whole sequence, including special tokens at its start.
-        first: First token to score, at least 1; earlier tokens are context only.
-    """
+    """A whole sequence of token ids, special tokens included, and the first token to score, at least 1."""
 
     ids: Sequence[int]
     first: int
@@ -61,11 +56,7 @@ class Target(Protocol):
 def special_tokens(text_ids: Callable[[str, bool], list[int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the special tokens that a tokenizer puts before and after a text; either may be empty.
 
-    Args:
-        text_ids: Returns the token ids of a text, with special tokens or without.
-
-    Raises:
-        FactorError: when the text itself has other tokens with special tokens than without.
+    ``text_ids`` returns the token ids of a text, with special tokens or without, which must otherwise be the same.
     """
     whole, alone = text_ids("a", True), text_ids("a", False)
     for start in range(len(whole) - len(alone) + 1):

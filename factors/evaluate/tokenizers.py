@@ -62,9 +62,6 @@ class LocalTokenizer:
 
     def chat(self, messages: Messages) -> list[int]:
         if not self._tokenizer.chat_template:
-            raise UsageError(
-                "--tokenizer has no chat template: choose another, or measure completions (factors eval without --chat, a "
-                "workload with endpoint: completions)"
-            )
+            raise UsageError("--tokenizer has no chat template: choose another, or measure completions")
         found: list[int] = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return found

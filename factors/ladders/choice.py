@@ -16,14 +16,9 @@ EXAMPLES = "auto, none, file:PATH, or a rule with optional lengths, such as yarn
 
 @dataclass(frozen=True)
 class Choice:
-    """A parsed ``--ladder``.
+    """A parsed ``--ladder``: the text, and :data:`AUTO`, :data:`NONE`, :data:`FILE` with its path, or a rule's name.
 
-    Attributes:
-        text: The value as given.
-        kind: :data:`AUTO`, :data:`NONE`, :data:`FILE`, or the name of a rule.
-        rule: The rule, if one is named.
-        lengths: Lengths in tokens (int) or in native windows (float).
-        path: Factor file of :data:`FILE`.
+    ``lengths`` are in tokens (int) or in native windows (float).
     """
 
     text: str
@@ -33,11 +28,7 @@ class Choice:
     path: str | None = None
 
     def tokens(self, window: int) -> tuple[int, ...]:
-        """Return the lengths in tokens, for a native window of ``window`` tokens.
-
-        Raises:
-            FactorError: when they do not increase, or one does not exceed the window.
-        """
+        """Return the lengths in tokens, which must increase and exceed the native window of ``window`` tokens."""
         lengths = tuple(each if isinstance(each, int) else round(each * window) for each in self.lengths)
         if lengths and lengths[0] <= window:
             raise FieldError(
@@ -57,11 +48,7 @@ class Choice:
 
 
 def parse(text: str) -> Choice:
-    """Parse the value of ``--ladder``.
-
-    Raises:
-        FactorError: for an unknown rule, lengths that are not numbers, or more than :data:`MOST_SETS` sets.
-    """
+    """Parse the value of ``--ladder``; a FactorError names the unknown rule, the wrong length or their number."""
     kind, colon, rest = text.partition(":")
     if kind == FILE:
         if not rest:
@@ -94,12 +81,7 @@ def parse(text: str) -> Choice:
 
 
 def from_flags(ladder: str | None, factors: str | None) -> Choice | None:
-    """Return the choice that ``--ladder`` or ``--factors`` makes; None if neither was given.
-
-    Raises:
-        UsageError: when both were given.
-        FactorError: for an invalid ``--ladder``.
-    """
+    """Return the choice that ``--ladder`` or ``--factors`` makes; None if neither was given, an error if both were."""
     if factors is None:
         return None if ladder is None else parse(ladder)
     if ladder is not None:

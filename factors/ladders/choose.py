@@ -59,22 +59,14 @@ def choose(
 
 
 def from_file(path: str) -> MadeLadder:
-    """Load the ladder of a factor file.
-
-    Raises:
-        FactorError: naming the file and the fault in it.
-    """
+    """Load the ladder of a factor file."""
     loaded = file.load(path)
     origins = [Origin(None, f"factor file {Path(path).name}")] * len(loaded.ladder.sets)
     return MadeLadder(loaded.ladder, tuple(origins), f"file:{path}", loaded.theta)
 
 
 def check_theta(made: MadeLadder, theta: float) -> None:
-    """Refuse a factor file made for a rotary base other than ``theta``, the model's.
-
-    Raises:
-        FactorError: naming the file and both bases.
-    """
+    """Refuse a factor file made for a rotary base other than ``theta``, the model's."""
     if made.theta not in (None, theta):
         path = made.name.removeprefix(f"{FILE}:")
         raise FactorError(
@@ -83,11 +75,7 @@ def check_theta(made: MadeLadder, theta: float) -> None:
 
 
 def from_sets(sets: Sequence[Mapping[str, Any]], where: str, origins: tuple[Origin, ...] = ()) -> MadeLadder:
-    """Make a ladder of sets that the user listed in the setting ``where``.
-
-    Raises:
-        FactorError: naming the field, its value and what is allowed.
-    """
+    """Make a ladder of sets that the user listed in the setting ``where``."""
     ladder = FactorLadder.checked(sets)
     if len(origins) != len(ladder.sets):
         origins = (Origin(None, where),) * len(ladder.sets)
@@ -220,20 +208,12 @@ def _same(by: Rule, scaling: Scaling | None) -> bool:
 
 
 def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
-    """Return the powers of two above the window up to ``longest``; only ``longest`` if it is at most twice the window.
-
-    Raises:
-        FactorError: for more than :data:`MOST_SETS` sets, including the window's own.
-    """
+    """Return the powers of two above the window up to ``longest``; only ``longest`` if it is at most twice the window."""
     if longest is None or longest <= window:
         return ()
     if longest <= 2 * window:
         return (longest,)
-    power = 1 << window.bit_length()
-    lengths = []
-    while power < longest:
-        lengths.append(power)
-        power *= 2
+    lengths = [1 << power for power in range(window.bit_length(), (longest - 1).bit_length())]
     if len(lengths) + 2 > MOST_SETS:
         raise FieldError(
             "max_model_len",
@@ -249,11 +229,7 @@ def _rungs(window: int, longest: int | None) -> tuple[int, ...]:
 
 
 def check_length(longest: int | None, ladder: FactorLadder) -> None:
-    """Check that a ladder serves sequences of ``longest`` tokens; None and -1 (auto) stand for its end.
-
-    Raises:
-        FactorError: when it ends before that.
-    """
+    """Refuse sequences of ``longest`` tokens if a ladder ends before that; None and -1 (auto) stand for its end."""
     if longest is not None and longest > ladder.max_length:
         raise FieldError(
             "max_model_len",

@@ -10,11 +10,9 @@ from ropeswitch.factors.text_table import table
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of one set of a ladder.
+    """Origin of one set: the extension ratio of its longest sequence to the native window, and the source of its numbers.
 
-    Attributes:
-        factor: Extension ratio s of its longest sequence to the native window; None if the factors were listed.
-        source: Description of where its length, factors and attention scale come from.
+    The ratio is None if the factors were listed.
     """
 
     factor: float | None
@@ -30,14 +28,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class MadeLadder:
-    """A ladder with the origin of each set and a hint for the user.
+    """A ladder with the origin of each set, a name that tells how it was chosen, and a hint for the user, or none.
 
-    Attributes:
-        ladder: The factor sets.
-        origins: One per set.
-        name: How the ladder was chosen: ``auto``, ``none``, a rule, or the factor file.
-        theta: Rotary base that it was made for; None if the source does not specify one.
-        note: One-sentence hint, or empty.
+    ``theta`` is the rotary base that it was made for; None if the source does not specify one.
     """
 
     ladder: FactorLadder
@@ -47,11 +40,7 @@ class MadeLadder:
     note: str = ""
 
     def lines(self, max_model_len: int | None) -> list[str]:
-        """Format the ladder as a table for the startup log.
-
-        Args:
-            max_model_len: Longest sequence served; -1 if the engine decides it, None for the ladder's end.
-        """
+        """Format the ladder as a table for the startup log; ``max_model_len`` -1 is the engine's choice, None the end."""
         softmax = any(each.softmax_scale is not None for each in self.ladder.sets)
         rows = [("set", "longest", "factor", "attention", *(["softmax"] if softmax else []), "from")]
         for each, origin in zip(self.ladder.sets, self.origins, strict=True):

@@ -5,22 +5,31 @@ Follows ``transformers.modeling_rope_utils`` (5.19), and vLLM 0.32's ``rotary_em
 """
 
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError, FieldError
 from ropeswitch.factors.hf_config import COEFFICIENT, rope_parameters
-from ropeswitch.factors.ladders.families import states_scaled_length, training_of, window_of
 from ropeswitch.factors.ladders.softmax import softmax_slope
 from ropeswitch.factors.numbers import number_value, positive_value, whole_value
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.factors.rules.attention import yarn as yarn_attention
-from ropeswitch.factors.rules.formulas import Factors, Options, Target, dynamic_ntk, llama3, position_interpolation
+from ropeswitch.factors.rules.formulas import (
+    Factors,
+    Options,
+    Target,
+    dynamic_ntk,
+    llama3,
+    position_interpolation,
+    yarn_attention,
+)
 from ropeswitch.factors.rules.formulas import yarn_by_index as yarn
 from ropeswitch.factors.rules.rope import PROPORTIONAL, Rope, rope_from_config
 
 PLAIN = "default"
+FAMILIES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 # Fields that vLLM reads a model's maximum length from: the minimum counts, but `model_max_length` (Command R) always wins.
 LENGTH_FIELDS = (
     "max_position_embeddings",
@@ -39,13 +48,10 @@ SCALINGS = ("yarn", "llama3", "linear", "dynamic", "ntk")
 
 @dataclass(frozen=True)
 class Scaling:
-    """The scaling of a config.
+    """The scaling of a config: its ``rope_type`` (one of :data:`SCALINGS`) and rotary parameters.
 
-    Attributes:
-        kind: The ``rope_type``, one of :data:`SCALINGS`.
-        values: The config's rotary parameters.
-        factor: Extension ratio s at the config's longest sequence.
-        softmax_slope: The config's ``mscale_all_dim`` if the model scales its softmax by it, else None.
+    ``factor`` is the extension ratio s at the config's longest sequence, ``softmax_slope`` the config's ``mscale_all_dim``,
+    or None if the model does not scale its softmax by it.
     """
 
     kind: str
@@ -54,11 +60,7 @@ class Scaling:
     softmax_slope: float | None = None
 
     def factors(self, rope: Rope, scale: float) -> Factors:
-        """Return one divisor per rotary frequency at the extension ratio ``scale``.
-
-        Raises:
-            FactorError: when a parameter of the config is not a number, or a result exceeds the range of float64.
-        """
+        """Return one divisor per rotary frequency at the extension ratio ``scale``."""
         try:
             return self._factors(rope, scale)
         except (ArithmeticError, ValueError) as error:
@@ -150,11 +152,7 @@ class Native:
 
 
 def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
-    """Read a text config's rotation.
-
-    Args:
-        config: The model's text config as a dict.
-        window: Native window stated by the user, in tokens, or None.
+    """Read a text config's rotation; ``window`` is the native window that the user states, in tokens.
 
     Raises:
         FactorError: naming the field of the config that is missing, wrong or unsupported, or ``--native-window``.
@@ -198,7 +196,9 @@ def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     trained, why = _training(config, kind, values)
     # Only these include the scaling in their maximum length, and users often leave yarn's unchanged.
     end = max(longest, round(original * factor)) if kind == "yarn" else longest
-    whole = kind in ("yarn", "llama3") or original < longest or states_scaled_length(config, kind)
+    whole = (
+        kind in ("yarn", "llama3") or original < longest or bool(_family("scaling", config, kind).get("scaled_length"))
+    )
     end = end if whole else round(longest * factor)
     name = field if original == longest else "original_max_position_embeddings"
     name = "max_trained_positions" if kind == "dynamic" and original < longest else name
@@ -211,9 +211,6 @@ def longest_of(config: Mapping[str, Any]) -> tuple[str, int]:
     """Return the field of a text config that states the maximum length without scaling, and its value in tokens.
 
     Source: ``ModelArchConfigConvertorBase.derive_max_model_len_and_key`` of vLLM 0.32.
-
-    Raises:
-        FactorError: when the config has no such field, or its value is not a length.
     """
     lengths = {
         field: whole_value(field, config[field], most=math.inf)
@@ -233,8 +230,8 @@ def _window(config: Mapping[str, Any], stated: Any, field: str, longest: int) ->
         original = "original_max_position_embeddings"
         if (found := whole_value(original, stated, most=math.inf)) <= longest:
             return found, f"{original} of the config"
-    if (known := window_of(config)) is not None:
-        return known.tokens, f"{known.name}, {known.source}"
+    if known := _family("window", config):
+        return known["tokens"], f"{known['name']}, {known['source']}"
     return longest, f"{field} of the config"
 
 
@@ -246,8 +243,18 @@ def _training(config: Mapping[str, Any], kind: str, values: Mapping[str, Any]) -
         return True, "alpha is a fixed change of the base"
     if kind == "dynamic":
         return False, "dynamic leaves sequences within the window unscaled"
-    known = training_of(config, kind)
-    return (None, "") if known is None else (known.trained, f"{known.name}, {known.source}")
+    known = _family("scaling", config, kind)
+    return (known["trained"], f"{known['name']}, {known['source']}") if known else (None, "")
+
+
+def _family(table: str, config: Mapping[str, Any], kind: str = "") -> dict[str, Any]:
+    """Return what ``families.toml`` states about a config's family, each fact with its source; empty if it is unknown."""
+    for each in FAMILIES[table]:
+        length = each.get("max_position_embeddings", config.get("max_position_embeddings"))
+        alike = length == config.get("max_position_embeddings") and kind in each.get("rope_types", [""])
+        if alike and config.get("model_type") in each["model_types"]:
+            return each
+    return {}
 
 
 def _rope(config: Mapping[str, Any], found: int, window: int | None, most: int) -> Rope:

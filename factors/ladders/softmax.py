@@ -15,8 +15,7 @@ from ropeswitch.factors.numbers import positive_value
 def softmax_slope(config: Mapping[str, Any]) -> float | None:
     """Return the ``mscale_all_dim`` by which a text config's model scales its softmax, or None if it does not.
 
-    Raises:
-        FactorError: when transformers and vLLM interpret the config differently.
+    Raises FactorError when transformers and vLLM interpret the config differently.
     """
     rope = rope_parameters(config)
     if not config.get("kv_lora_rank") or rope["rope_type"] == "default":

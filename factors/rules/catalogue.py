@@ -16,14 +16,11 @@ STAGES = (65536, 262144, 1048576)
 
 @dataclass(frozen=True)
 class Rule:
-    """A closed-form rule for factors.
+    """A closed-form rule for factors: its name on the command line, and where its formula comes from.
 
     Attributes:
-        name: Name on the command line.
-        formula: Description of the formula; L is the original length, s the extension ratio, d the rotary dimension.
-        source: Publication, and the implementation that it follows.
-        factors: Function that computes the factors.
-        attention: Name of its attention scale in ``attention.ATTENTION``.
+        formula: Description; L is the original length, s the extension ratio, d the rotary dimension.
+        attention: Name of its attention scale in ``formulas.ATTENTION``.
         options: Fields of :class:`Options` that it takes.
         stages: Lengths to make sets for if the user names none.
         takes_scale: Whether it uses s; otherwise only lengths.
@@ -135,11 +132,7 @@ RULES = (
 
 
 def rule(name: str) -> Rule:
-    """Return the rule named ``name``.
-
-    Raises:
-        FactorError: when there is no such rule.
-    """
+    """Return the rule named ``name``; a FactorError lists the rules."""
     for each in RULES:
         if each.name == name:
             return each

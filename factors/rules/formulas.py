@@ -5,9 +5,11 @@ of factors, too. At scale 1, no formula changes anything.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.hf_config import attention_factor
 from ropeswitch.factors.rules.rope import Rope
 
 Factors = tuple[float, ...]
@@ -15,13 +17,7 @@ Factors = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Target:
-    """The length that a list of factors is made for.
-
-    Attributes:
-        length: Longest sequence, in tokens.
-        scale: Extension ratio s, ``length / original_length`` unless the user sets it.
-        earlier: Lengths of the earlier stages.
-    """
+    """The longest sequence in tokens, the extension ratio s, and the lengths of earlier stages."""
 
     length: int
     scale: float
@@ -87,13 +83,7 @@ def theta_scaling(rope: Rope, target: Target, options: Options) -> Factors:
 
 def scaled_theta(rope: Rope, length: int) -> float:
     """Return the base of :func:`theta_scaling` for ``length`` tokens."""
-    exponent = math.log(length / (2 * math.pi)) / math.log(rope.original_length / (2 * math.pi))
-    try:
-        return float(rope.theta**exponent)
-    except OverflowError as error:
-        raise FactorError(
-            f"theta scaling: the base for {length} tokens exceeds the range of float64; use a shorter length"
-        ) from error
+    return float(rope.theta ** (math.log(length / (2 * math.pi)) / math.log(rope.original_length / (2 * math.pi))))
 
 
 def yarn_by_index(rope: Rope, target: Target, options: Options) -> Factors:
@@ -180,3 +170,21 @@ def _ramp(value: float) -> float:
 def _mixed(scale: float, kept: list[float]) -> Factors:
     """Mix interpolated and unscaled frequencies; ``kept`` is the unscaled share, by pair."""
     return tuple(1 / ((1 - share) / scale + share) for share in kept)
+
+
+def yarn_attention(scale: float, original_length: int, slope: float = 0.1) -> float:
+    """Return ``0.1 ln s + 1`` (arXiv:2309.00071, definition 3; ``get_mscale`` in transformers)."""
+    return slope * math.log(scale) + 1 if scale > 1 else 1.0
+
+
+# Attention scales: multipliers of cos and sin, by the extension ratio s and the original length L. They scale attention
+# logits by their square.
+ATTENTION: dict[str, Callable[[float, int], float]] = {
+    # The LongRoPE paper (arXiv:2402.13753).
+    "none": lambda scale, length: 1.0,
+    "yarn": yarn_attention,
+    # arXiv:2405.04434, section 3.1.4 (yarn_get_mscale with mscale 0.707).
+    "deepseek-v2": lambda scale, length: yarn_attention(scale, length, 0.0707),
+    # sqrt(1 + ln s / ln L), as in published LongRoPE models (_compute_longrope_parameters).
+    "longrope": lambda scale, length: attention_factor({"factor": scale}, length, length),
+}

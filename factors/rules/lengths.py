@@ -10,20 +10,12 @@ CHOICES = "a whole number of tokens, with k or M for powers of 1024 as in 64k an
 
 
 def parse_length(field: str, text: str) -> int:
-    """Parse a number of tokens.
-
-    Raises:
-        FactorError: naming ``field``, when ``text`` is not a length from 1 to 2147483647.
-    """
+    """Parse a number of tokens from 1 to 2147483647; a FactorError names ``field``."""
     return tokens(field, text, 1, f"{CHOICES}, up to {LARGEST}")
 
 
 def parse_lengths(field: str, text: str) -> tuple[int, ...]:
-    """Parse increasing lengths, separated by commas.
-
-    Raises:
-        FactorError: naming ``field``, when a length is invalid or they do not increase.
-    """
+    """Parse increasing lengths, separated by commas; a FactorError names ``field``."""
     lengths = tuple(parse_length(field, part) for part in text.split(","))
     if any(after <= before for before, after in pairwise(lengths)):
         raise FactorError(f"{field}: {quoted(text)} must list increasing lengths")

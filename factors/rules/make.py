@@ -4,17 +4,15 @@ from collections.abc import Sequence
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.factors.file import LadderFile
-from ropeswitch.factors.rules.attention import ATTENTION
 from ropeswitch.factors.rules.catalogue import Rule
-from ropeswitch.factors.rules.formulas import Factors, Options, Target
+from ropeswitch.factors.rules.formulas import ATTENTION, Factors, Options, Target
 from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.rules.rope import Rope
 
-AS_PUBLISHED, DIVIDE = "published", "divide"
+AS_PUBLISHED = "published"
 ATTENTION_CHOICES = (
     f"multiplier of cos and sin: '{AS_PUBLISHED}' (default) for the rule's own, 'none' for 1, 'yarn' for 0.1 ln s + 1, "
-    "'deepseek-v2' for 0.0707 ln s + 1, 'longrope' for sqrt(1 + ln s / ln L), "
-    f"'{DIVIDE}' for 1 / the rule's own, as in some texts, or a number"
+    "'deepseek-v2' for 0.0707 ln s + 1, 'longrope' for sqrt(1 + ln s / ln L), or a number"
 )
 
 
@@ -27,18 +25,10 @@ def make(
     attention: str = AS_PUBLISHED,
     keep_original: bool = False,
 ) -> LadderFile:
-    """Make the factor file of ``rule``: one set per target, named after its length.
+    """Make the factor file of ``rule``: one set per target, by increasing length, named after its length.
 
-    Args:
-        rule: See :data:`ropeswitch.factors.rules.catalogue.RULES`.
-        rope: The model's rotary embedding.
-        targets: Targets to make sets for, by increasing length; see :func:`targets_for`.
-        options: Options of the rule, or None for the defaults.
-        attention: ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope``, ``divide`` or a number.
-        keep_original: Whether to add a first set, ``original``, that leaves sequences within the original window unscaled.
-
-    Raises:
-        FactorError: when the result is not a valid ladder, or exceeds the range of float64.
+    ``attention`` is ``published``, ``none``, ``yarn``, ``deepseek-v2``, ``longrope`` or a number. ``keep_original`` adds a
+    first set, ``original``, that leaves sequences within the original window unscaled.
     """
     options = options or Options()
     sets = [
@@ -61,11 +51,7 @@ def make(
 
 
 def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Factors:
-    """Return one divisor per rotary frequency.
-
-    Raises:
-        FactorError: when a result exceeds the range of float64.
-    """
+    """Return one divisor per rotary frequency; FactorError when a result exceeds the range of float64."""
     try:
         return rule.factors(rope, target, options)
     except FactorError:
@@ -79,11 +65,7 @@ def factors_of(rule: Rule, rope: Rope, target: Target, options: Options) -> Fact
 
 
 def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) -> list[Target]:
-    """Return targets at increasing lengths, with s as the ratio of each length to the original, or ``scale`` for all.
-
-    Raises:
-        FactorError: when a length is below the original one, or ``scale`` is below 1.
-    """
+    """Return targets at increasing lengths, with s as the ratio of each length to the original, or ``scale`` for all."""
     for length in lengths:
         if length < rope.original_length:
             raise FactorError(
@@ -99,18 +81,9 @@ def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) 
 
 
 def attention_scale(rule: Rule, attention: str, scale: float, original_length: int) -> float:
-    """Return the multiplier of cos and sin at the extension ratio ``scale``.
-
-    Raises:
-        FactorError: when ``attention`` is neither a known name nor a number.
-    """
-    if attention in (AS_PUBLISHED, DIVIDE):
-        own = ATTENTION[rule.attention](scale, original_length)
-        if attention == AS_PUBLISHED:
-            return own
-        if rule.attention == "none":
-            raise FactorError(f"--attention-scale: 'divide' needs a rule with an attention scale; {rule.name} has none")
-        return 1 / own
+    """Return the multiplier of cos and sin at the extension ratio ``scale``; ``attention`` is as in :func:`make`."""
+    if attention == AS_PUBLISHED:
+        return ATTENTION[rule.attention](scale, original_length)
     if attention in ATTENTION:
         return ATTENTION[attention](scale, original_length)
     try:

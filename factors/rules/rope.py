@@ -8,11 +8,11 @@ from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.family_config import with_family_fields
+from ropeswitch.factors.files import object_from_json, read_text
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.numbers import number_value, whole_value
 from ropeswitch.factors.places import check_places
 from ropeswitch.factors.rope_layers import FULL
-from ropeswitch.factors.strict_json import object_from_json, read_text
 
 # Rope type of models whose last pairs do not rotate.
 PROPORTIONAL = "proportional"
@@ -20,15 +20,9 @@ PROPORTIONAL = "proportional"
 
 @dataclass(frozen=True)
 class Rope:
-    """A rotary embedding before any extension.
+    """A rotary embedding before any extension: rotated values per head, base, and trained window in tokens.
 
-    Attributes:
-        rotary_dim: Rotated values per head, two per factor.
-        theta: Rotary base.
-        original_length: Window that it was trained with, in tokens.
-
-    Raises:
-        FactorError: for a size, base or window that no rule is defined for.
+    Raises FactorError for a size, base or window that no rule is defined for.
     """
 
     rotary_dim: int
@@ -68,6 +62,14 @@ class Rope:
         return self.pair_with_turns(1)
 
     @property
+    def critical_note(self) -> str:
+        """Explanation of the critical dimension."""
+        return (
+            f"critical dimension {self.critical_dimension} of {self.rotary_dim}: 2 ceil({self.pairs} "
+            f"log_{self.theta:g}({self.original_length}/2pi)) = 2 ceil({self.critical_pair:.3f})"
+        )
+
+    @property
     def critical_dimension(self) -> int:
         """``2 ceil(d/2 log_theta(L / 2 pi))``: the number of rotated values that saw a full rotation in training.
 
@@ -79,14 +81,8 @@ class Rope:
 def rope_from_model(path: str | Path, **known: Any) -> Rope:
     """Read the rotary embedding from a Hugging Face ``config.json``, or from the one in the folder ``path``.
 
-    Any scaling in the config is ignored: the base and the window before scaling are used.
-
-    Args:
-        path: Path of the file or folder.
-        known: Fields of :class:`Rope` that override the config, which then need not contain them.
-
-    Raises:
-        FactorError: naming the file and the field that is missing or wrong.
+    Any scaling in the config is ignored: the base and the window before scaling are used. ``known`` are fields of
+    :class:`Rope` that override the config, which then need not contain them. A FactorError names the file and the field.
     """
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     try:
@@ -123,9 +119,6 @@ def base_of(rope: Mapping[str, Any]) -> float:
 
     Gemma 4's ``proportional`` rope parameters divide ``i`` by all of a head's values, not by the rotated ones
     (``transformers.modeling_rope_utils._compute_proportional_rope_parameters``).
-
-    Raises:
-        FactorError: when ``rope_theta`` or ``partial_rotary_factor`` is not a number.
     """
     theta = number_value("rope_theta", rope.get("rope_theta"))
     if rope.get("rope_type") != PROPORTIONAL:
@@ -138,9 +131,6 @@ def head_dim(config: Mapping[str, Any]) -> int:
 
     Models with multi-head latent attention name the rotated part of the head. Gemma 4's full-attention layers have larger
     heads. DeepSeek-OCR, which lacks latent attention, sets the latent field to 0.
-
-    Raises:
-        FactorError: naming the field that is missing or wrong.
     """
     for key in ("qk_rope_head_dim", "global_head_dim", "head_dim"):
         if (found := _of_full_attention(config, key)) not in (None, 0):

@@ -1,0 +1,1 @@
+"""LongRoPE's evolutionary search for factors, and progressive extension by searches and fine-tuning."""

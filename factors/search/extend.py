@@ -8,19 +8,16 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ropeswitch.factors import file
 from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
-from ropeswitch.factors.fingerprint import fingerprint
+from ropeswitch.factors.files import object_from_json, read_text, save_text
+from ropeswitch.factors.model_facts import ModelFacts, fingerprint
 from ropeswitch.factors.rules.lengths import length_name
-from ropeswitch.factors.search.flags import check_beside
-from ropeswitch.factors.search.job import Job, check_not_extended, files_beside, run_job
-from ropeswitch.factors.search.model_facts import ModelFacts
-from ropeswitch.factors.strict_json import object_from_json, read_text
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.search.job import Job, check_not_extended, run_job
 
 # Makes a search from a length, the model, the base set and whether it is a recovery.
 MakeJob = Callable[[int, str, FactorSet | None, bool], Job]
@@ -28,15 +25,11 @@ MakeJob = Callable[[int, str, FactorSet | None, bool], Job]
 
 @dataclass(frozen=True)
 class Extension:
-    """Stages and parameters of a progressive extension.
+    """A progressive extension.
 
-    Attributes:
-        model: The pre-trained model.
-        lengths: Lengths to search on the model and then fine-tune for, in order.
-        final: Length to search on the fine-tuned model.
-        recover: Shorter lengths to search on the fine-tuned model.
-        hook: Command that fine-tunes; see :func:`fine_tuned`.
-        work: Folder for the results of stages.
+    Each of ``lengths`` is searched on ``model``, which ``hook`` (see :func:`fine_tuned`) then fine-tunes for it. ``final``
+    and the shorter lengths to ``recover`` are searched on the result. Stages leave their results in the folder ``work``.
+    A FactorError names lengths out of order, or a hook that is no command.
     """
 
     model: str
@@ -47,32 +40,27 @@ class Extension:
     work: Path
 
     def __post_init__(self) -> None:
-        """Refuse lengths out of order and an invalid hook command.
-
-        Raises:
-            FactorError: naming the flag and its value.
-        """
         if self.final <= self.lengths[-1]:
             raise FactorError(f"--final: {self.final} must exceed the last of --lengths, {self.lengths[-1]}")
         if self.recover and self.recover[-1] >= self.lengths[0]:
             raise FactorError(f"--recover: {self.recover[-1]} must be below the first of --lengths, {self.lengths[0]}")
-        if not _words(self.hook):
+        if not self.command:
             raise FactorError("--hook: must be a command that fine-tunes")
+
+    @property
+    def command(self) -> list[str]:
+        """The hook's program and arguments."""
+        try:
+            return shlex.split(self.hook)
+        except ValueError as error:
+            raise FactorError(f"--hook: {self.hook!r} is not a valid command: {error}") from error
 
 
 def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
-    """Run all unfinished stages, and combine their sets by increasing length.
-
-    Args:
-        extension: The extension to run.
-        make_job: Makes the search for a length, given the model, the base set and whether it is a recovery.
-
-    Raises:
-        FactorError: as :func:`~ropeswitch.factors.search.job.run_job` and :func:`fine_tuned` do.
-    """
+    """Run all unfinished stages, and combine their sets by increasing length."""
     facts = ModelFacts.load(extension.model)
     check_not_extended(facts, "extend needs the pre-trained model")
-    _claim(extension, facts, make_job)
+    _claim(extension, make_job(extension.final, "", None, False))
     sets = [_searched(extension, make_job, length, extension.model, None) for length in extension.lengths]
     model = extension.model
     for each in sets:
@@ -87,23 +75,20 @@ def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
     return file.LadderFile(ladder, facts.rope.theta, f"{Path(extension.model).name or extension.model}, {about}")
 
 
-def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
+def _claim(extension: Extension, job: Job) -> None:
     """Create the work folder and record its extension there; refuse a folder that belongs to another extension."""
-    job = make_job(extension.final, "", None, False)
-    texts = Path(job.text)
     task = {
-        "model": fingerprint(facts.name),
+        "model": fingerprint(extension.model),
         "lengths": [*extension.lengths, extension.final],
         "recover": list(extension.recover),
-        "text": sorted(f"{each.name} {each.stat().st_size}" for each in texts.iterdir())
-        if texts.is_dir()
-        else job.text,
-        "search": asdict(replace(job, model="", text="")),
+        "search": asdict(replace(job, model="")),
     }
     path = extension.work / "extension.json"
     try:
         extension.work.mkdir(parents=True, exist_ok=True)
-        before = object_from_json(read_text(path)) if path.exists() else task
+        if not path.exists():
+            save_text(path, json.dumps(task, indent=1) + "\n")
+        before = object_from_json(read_text(path))
     except (OSError, FactorError) as error:
         raise FactorError(f"--work: {str(path)!r} cannot be used: {error}") from error
     for name, value in json.loads(json.dumps(task)).items():
@@ -111,8 +96,6 @@ def _claim(extension: Extension, facts: ModelFacts, make_job: MakeJob) -> None:
             raise FactorError(
                 f"--work: {str(extension.work)!r} contains an extension with another {name}; use another folder"
             )
-    if not path.exists():
-        save_text(path, json.dumps(task, indent=1) + "\n")
 
 
 def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
@@ -121,9 +104,6 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
     The hook gets these environment variables: ``EXTEND_MODEL``, ``EXTEND_FACTORS`` (a factor file), ``EXTEND_SET`` (the
     set's name), ``EXTEND_LENGTH`` (tokens) and ``EXTEND_OUTPUT``, the folder where it must leave the model and its
     tokenizer. Files that a stopped hook left there are kept for the next run.
-
-    Raises:
-        FactorError: when the hook cannot be run, fails, or leaves no model that fits the set.
     """
     folder = extension.work / f"model-{factor_set.name}"
     if folder.exists():
@@ -138,15 +118,13 @@ def fine_tuned(extension: Extension, model: str, factor_set: FactorSet) -> Path:
         "EXTEND_OUTPUT": str(partial),
     }
     try:
-        code = subprocess.run(_words(extension.hook), env=os.environ | environment, check=False).returncode
+        code = subprocess.run(extension.command, env=os.environ | environment, check=False).returncode
     except OSError as error:
         raise FactorError(f"--hook: {extension.hook!r} cannot be run: {error.strerror or error}") from error
     if code:
         raise FactorError(
             f"--hook: {extension.hook!r} exited with code {code} for set {factor_set.name!r}; run again to resume"
         )
-    if not (partial / "config.json").is_file():
-        raise FactorError(f"--hook: {extension.hook!r} left no config.json in {str(partial)!r} (EXTEND_OUTPUT)")
     if (pairs := ModelFacts.load(str(partial)).rope.pairs) != len(factor_set.factors):
         raise FactorError(f"--hook: the fine-tuned model has {pairs} rotary pairs instead of {len(factor_set.factors)}")
     partial.rename(folder)
@@ -158,18 +136,6 @@ def _searched(
 ) -> FactorSet:
     output = extension.work / f"{length_name(length)}.json"
     if not output.exists():
-        files = files_beside(output)
-        check_beside(files)
-        result = run_job(make_job(length, model, base, recover), files)
+        result = run_job(make_job(length, model, base, recover), output.with_suffix(".checkpoint.json"))
         file.save(output, file.LadderFile(FactorLadder((result.factor_set,)), result.theta))
-    found = file.load(output).ladder.sets[0]
-    if found.max_length != length:
-        raise FactorError(f"{str(output)!r}: is for {found.max_length} tokens instead of {length}; remove it first")
-    return found
-
-
-def _words(command: str) -> Sequence[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise FactorError(f"--hook: {command!r} is not a valid command: {error}") from error
+    return file.load(output).ladder.sets[0]

@@ -1,56 +1,45 @@
-"""The objective of a search: rows of tokens, and how many of each row's last tokens are scored."""
+"""The objective of a search: the perplexity of rows of tokens under a factor set, computed with transformers."""
 
 import hashlib
 import math
-import random
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ropeswitch.factors.evaluate.corpus import Corpus
-from ropeswitch.factors.evaluate.passkey import OPENING, QUESTION, random_key, statement
 from ropeswitch.factors.evaluate.target import special_tokens
-from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.search.settings import SearchSettings
+
+# Maximum tokens per forward pass, unless a single document is longer.
+TOKENS = 16384
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Rows of one length, and the part of each that is scored.
-
-    Attributes:
-        rows: Token ids; all rows have the same length.
-        judged: Number of scored tokens at the end of each row.
-        names: Origin of each row's text.
-    """
+    """Rows of token ids of one length, the number of scored tokens at the end of each, and the origin of each text."""
 
     rows: tuple[tuple[int, ...], ...]
-    judged: tuple[int, ...]
+    judged: int
     names: tuple[str, ...]
 
     @property
-    def length(self) -> int:
-        return len(self.rows[0])
-
-    @property
     def digest(self) -> str:
-        """SHA-256 of all tokens and of the numbers of scored tokens."""
-        found = hashlib.sha256()
-        for row, count in zip(self.rows, self.judged, strict=True):
-            found.update(np.asarray([count, *row], dtype=np.int64).tobytes())
-        return found.hexdigest()
+        """SHA-256 of all tokens and of the number of scored tokens."""
+        return hashlib.sha256(np.asarray([(self.judged, *row) for row in self.rows]).tobytes()).hexdigest()
 
-    def perplexity(self, losses: Sequence[Iterable[float]]) -> float:
-        """Return ``exp`` of the mean negative log-likelihood of all scored tokens of all rows; inf on overflow.
-
-        Args:
-            losses: Losses in nats of each row's scored tokens.
-        """
-        every = np.concatenate([np.fromiter(row, dtype=np.float64) for row in losses])
-        mean = float(every.mean())
+    def perplexity(self, model: LocalModel, factor_set: FactorSet) -> float:
+        """Return ``exp`` of the mean negative log-likelihood of all scored tokens of all rows; inf on overflow."""
+        length, together = len(self.rows[0]), max(1, TOKENS // len(self.rows[0]))
+        losses = [
+            model.losses(torch.tensor(self.rows[start : start + together]), factor_set, first=length - self.judged)
+            for start in range(0, len(self.rows), together)
+        ]
+        mean = float(torch.cat(losses).double().mean())
         # Above 709, exp overflows float64 and math.exp raises.
         return math.exp(mean) if math.isnan(mean) or mean < 709 else math.inf
 
@@ -64,64 +53,18 @@ def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings)
         FactorError: when the folder cannot be read or too few of its texts are long enough.
     """
     start, _ = special_tokens(lambda text, special: tokenizer.encode(text, add_special_tokens=special))
-    if settings.objective == "needle":
-        return _needles(folder, tokenizer, settings, start)
-    chosen = _choose(folder, settings, settings.length - len(start), lambda text: _tokens(tokenizer, text))
-    rows = tuple((*start, *tokens) for _, tokens in chosen)
-    judged = settings.length - 1 if settings.tokens_judged is None else settings.tokens_judged
-    return Objective(rows, (judged,) * len(rows), tuple(name for name, _ in chosen))
-
-
-def _needles(folder: str | Path, tokenizer: Any, settings: SearchSettings, start: tuple[int, ...]) -> Objective:
-    """Make rows that state a pass key, at depths spread over the row, and ask for it at the end; only the answer is scored.
-
-    LongRoPE2 (arXiv:2502.20082) scores the answers to such needles in books. The text around the key is that of LongRoPE's
-    pass-key test.
-    """
-    rng = random.Random(f"needles-{settings.seed}")
-    opening, question = _tokens(tokenizer, OPENING + "\n"), _tokens(tokenizer, "\n" + QUESTION)
-    needles: list[tuple[list[int], list[int]]] = []
-    for _ in range(settings.documents):
-        key = random_key(rng)
-        needles.append((_tokens(tokenizer, f"\n{statement(key)}\n"), _tokens(tokenizer, " " + key)))
-    rooms = [settings.length - sum(map(len, (start, opening, told, question, answer))) for told, answer in needles]
-    if min(rooms) < 1:
-        raise FactorError(
-            f"length: {settings.length} is too short for a pass key; add at least {1 - min(rooms)} tokens"
-        )
-    chosen = _choose(folder, settings, max(rooms), lambda text: _tokens(tokenizer, text))
-    rows: list[tuple[int, ...]] = []
-    for number, ((told, answer), room) in enumerate(zip(needles, rooms, strict=True)):
-        text = chosen[number][1]
-        depth = int((number + rng.random()) / settings.documents * room)
-        rows.append((*start, *opening, *text[:depth], *told, *text[depth:room], *question, *answer))
-    return Objective(tuple(rows), tuple(len(answer) for _, answer in needles), tuple(name for name, _ in chosen))
-
-
-def _choose(
-    folder: str | Path, settings: SearchSettings, needed: int, tokens_of: Callable[[str], list[int]]
-) -> list[tuple[str, list[int]]]:
-    """Draw documents that have at least ``needed`` tokens; return their names and first ``needed`` tokens.
-
-    Raises:
-        FactorError: stating how many are long enough, how long the longest is and what is needed.
-    """
-    long_enough: list[tuple[str, list[int]]] = []
-    longest, documents = 0, Corpus.read(folder).documents
-    for document in documents:
-        tokens = tokens_of(document.text)
-        longest = max(longest, len(tokens))
-        if len(tokens) >= needed:
-            long_enough.append((document.name, tokens[:needed]))
-    if len(long_enough) < settings.documents:
-        raise FactorError(
-            f"--text {str(folder)!r}: {len(long_enough)} of {len(documents)} documents have the {needed} tokens that "
-            f"length {settings.length} needs, but --documents requests {settings.documents}; the longest has {longest}"
-        )
-    order = np.random.default_rng(settings.seed).permutation(len(long_enough))[: settings.documents]
-    return [long_enough[index] for index in sorted(order.tolist())]
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
+    needed = settings.length - len(start)
+    documents = Corpus.read(folder).documents
     # Texts exceed the model's maximum on purpose; verbose=False silences the tokenizer's warning.
-    return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
+    texts = [(each.name, tokenizer.encode(each.text, add_special_tokens=False, verbose=False)) for each in documents]
+    found = [(name, tokens[:needed]) for name, tokens in texts if len(tokens) >= needed]
+    if len(found) < settings.documents:
+        raise FactorError(
+            f"--text {str(folder)!r}: {len(found)} of {len(documents)} documents have the {needed} tokens that length "
+            f"{settings.length} needs, but --documents requests {settings.documents}; the longest has "
+            f"{max(len(tokens) for _, tokens in texts)}"
+        )
+    order = np.random.default_rng(settings.seed).permutation(len(found))[: settings.documents]
+    chosen = [found[index] for index in sorted(order.tolist())]
+    judged = settings.length - 1 if settings.tokens_judged is None else settings.tokens_judged
+    return Objective(tuple((*start, *tokens) for _, tokens in chosen), judged, tuple(name for name, _ in chosen))

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, replace
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.model_facts import ModelFacts
 from ropeswitch.factors.numbers import positive
-from ropeswitch.factors.rules import attention, formulas
+from ropeswitch.factors.rules import formulas
 from ropeswitch.factors.rules.formulas import Options, Target
-from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.settings import SearchSettings
 from ropeswitch.factors.search.space import ONE, START_TOKENS, Candidate, Space
 
@@ -15,21 +15,11 @@ from ropeswitch.factors.search.space import ONE, START_TOKENS, Candidate, Space
 ABOVE_RATIO = 1.25
 # More than factor files allow, even as a multiple of a base's factors.
 LARGEST = 1e6
-SCALES = ("longrope", "none")
-# Names of a plan's starts, in order; only a recovery has the last one.
-STARTS = ("PI", "NTK", "YaRN", "extended set")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one search.
-
-    Attributes:
-        space: The search space.
-        starts: PI, NTK and YaRN for the ratio of the lengths, and in a recovery the extended set.
-        base: Factors that a candidate multiplies, or None if candidates have their own.
-        scale: Multiplier of cos and sin, for every candidate.
-    """
+    """A space, starts in it, the factors that candidates multiply (None if they have their own), and the scale."""
 
     space: Space
     starts: tuple[Candidate, ...]
@@ -57,11 +47,9 @@ def extension(
         base: Set that the model was fine-tuned with, or None for a pre-trained model. Candidates are multiples of its
             factors, for the ratio to its ``max_length``: most published lists of 512k and more are exact hundredths of
             their model's ``ft_`` list.
-        scale: ``longrope``, ``none`` or a number; see :func:`scale_of`.
+        scale: Multiplier of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, as in the LongRoPE
+            repository's code and the published Phi models; ``none`` is 1, as in the paper's equation 3; or a number.
         upper: Largest factor (or multiple); by default 1.25 times the ratio of the lengths.
-
-    Raises:
-        FactorError: when the length is not longer, or ``upper`` or ``scale`` is invalid.
     """
     window = facts.rope.original_length
     now = window if base is None else base.max_length
@@ -74,16 +62,16 @@ def extension(
     if base is not None:
         _check_pairs(facts, base)
     space = _space(facts, settings, ABOVE_RATIO * ratio if upper is None else upper)
+    if scale in ("none", "longrope"):
+        multiplier = formulas.ATTENTION[scale](settings.length / window, window)
+    else:
+        multiplier = positive("--scale", scale, allowed="longrope, none or a number above 0")
     starts = tuple(space.nearest(factors) for factors in _known(facts, ratio))
-    return Plan(space, starts, None if base is None else base.factors, scale_of(scale, window, settings.length))
+    return Plan(space, starts, None if base is None else base.factors, multiplier)
 
 
 def check_recovered(length: int, extended: FactorSet) -> None:
-    """Check that factors of an extended set can be recovered at a length.
-
-    Raises:
-        FactorError: when the length is not shorter than the set's.
-    """
+    """Refuse to recover factors of an extended set at a length that is not shorter than the set's."""
     if length >= extended.max_length:
         raise FactorError(f"--recover: {length} must be below {extended.max_length}, where set {extended.name!r} ends")
 
@@ -91,16 +79,8 @@ def check_recovered(length: int, extended: FactorSet) -> None:
 def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *, upper: float | None = None) -> Plan:
     """Plan a search for a length below the one that the model was extended to (arXiv:2402.13753, section 3.3).
 
-    Candidates have their own factors, as in the published 4k and 8k lists, and keep the extended set's scale.
-
-    Args:
-        facts: The model.
-        settings: The length, and whether factors may decrease.
-        extended: Set that the model was extended with; one of the starts.
-        upper: Largest factor; by default the extended set's largest, which is below 1.25 times the ratio.
-
-    Raises:
-        FactorError: when the length is not shorter, or ``upper`` is invalid.
+    Candidates have their own factors, as in the published 4k and 8k lists, up to ``upper``: by default the extended set's
+    largest, which is below 1.25 times the ratio. They keep the extended set's scale, and it is one of the starts.
     """
     check_recovered(settings.length, extended)
     _check_pairs(facts, extended)
@@ -113,36 +93,17 @@ def recovery(facts: ModelFacts, settings: SearchSettings, extended: FactorSet, *
     return Plan(space, (*starts, own), None, extended.scale)
 
 
-def scale_of(text: str, window: int, length: int) -> float:
-    """Return the scale of cos and sin: ``longrope`` is ``sqrt(1 + ln(length / window) / ln(window))``, ``none`` is 1.
-
-    Source: for ``longrope``, the LongRoPE repository's code and the published Phi models; for ``none``, the paper's
-    equation 3.
-
-    Raises:
-        FactorError: when ``text`` is neither of these nor a number above 0.
-    """
-    if text == "none":
-        return 1.0
-    if text == "longrope":
-        return attention.longrope(length / window, window)
-    return positive("--scale", text, allowed=f"{', '.join(SCALES)} or a number above 0")
-
-
 def _known(facts: ModelFacts, ratio: float) -> list[tuple[float, ...]]:
-    """Return the factors of PI, NTK and YaRN, in the order of :data:`STARTS`."""
+    """Return the factors of PI, NTK and YaRN, in this order."""
     target = Target(round(ratio * facts.rope.original_length), ratio)
     rules = (formulas.position_interpolation, formulas.ntk_aware, formulas.yarn_by_index)
     return [rule(facts.rope, target, Options()) for rule in rules]
 
 
 def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
-    if not upper <= LARGEST:
-        raise FactorError(f"--upper: {upper:g} must be a number of at most {LARGEST:g}")
     # Round first, so that 1.25 times a decimal ratio does not lose its last hundredth.
-    hundredths = math.floor(round(upper * ONE, 6))
-    if hundredths <= ONE:
-        raise FactorError(f"--upper: {upper:g} must be at least 1.01")
+    if not upper <= LARGEST or (hundredths := math.floor(round(upper * ONE, 6))) <= ONE:
+        raise FactorError(f"--upper: {upper:g} must be a number from 1.01 to {LARGEST:g}")
     return Space(facts.rope.pairs, hundredths, settings.monotone)
 
 

@@ -1,129 +1,170 @@
-"""Runs one search from beginning to end: evaluates, saves checkpoints, writes log and plot."""
+"""Runs one search (LongRoPE, arXiv:2402.13753, algorithm 1), with a checkpoint that is always complete."""
 
+import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
-from ropeswitch.factors.search.checkpoint import Checkpoint
-from ropeswitch.factors.search.evolution import Iteration, evolve
+from ropeswitch.factors.files import object_from_json, read_text, save_text
+from ropeswitch.factors.quoted import quoted
 from ropeswitch.factors.search.plan import Plan
-from ropeswitch.factors.search.report import save_log, save_plot
 from ropeswitch.factors.search.settings import SearchSettings
-from ropeswitch.factors.search.space import Candidate
+from ropeswitch.factors.search.space import Candidate, Space, first_population, next_population
 
-
-class Evaluator(Protocol):
-    """Computes perplexities of factor sets on fixed documents.
-
-    Attributes:
-        name: Recorded in the checkpoint, because perplexities of different evaluators differ in their last digits.
-        batch: Candidates to evaluate per call.
-    """
-
-    name: str
-    batch: int
-
-    def evaluate(self, sets: Sequence[FactorSet]) -> list[float]: ...
-
-    def close(self) -> None: ...
+FORMAT = "ropeswitch-search/1"
+# Seconds between two writes of the checkpoint: the most work that is lost when a search is killed.
+SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Files:
-    """Output files of a search.
+class Scored:
+    """A candidate and its perplexity."""
 
-    Attributes:
-        checkpoint: Evaluated candidates; read if it exists.
-        log: A JSON line per iteration.
-        plot: A PNG.
-    """
-
-    checkpoint: Path
-    log: Path
-    plot: Path
+    candidate: Candidate
+    perplexity: float
 
 
 @dataclass(frozen=True)
 class Result:
-    """The best set, its rotary base, its perplexity, and all iterations."""
+    """The best set, its rotary base and its perplexity."""
 
     factor_set: FactorSet
     theta: float
     perplexity: float
-    iterations: tuple[Iteration, ...]
+
+
+def evolve(
+    space: Space, settings: SearchSettings, starts: Sequence[Candidate], evaluate: Callable[[Candidate], float]
+) -> Iterator[tuple[Scored, ...]]:
+    """Search, and yield the best candidates so far, best first, after each population; the first begins with ``starts``.
+
+    The draws of an iteration depend only on the seed, its number and the parents. The same perplexities therefore give the
+    same search, however often it was interrupted.
+    """
+    seen: set[Candidate] = set()
+    parents: list[Scored] = []
+    for number in range(settings.iterations + 1):
+        rng = np.random.default_rng([settings.seed, number])
+        if number:
+            made = next_population(space, settings, [each.candidate for each in parents], seen, rng)
+        else:
+            made = first_population(space, settings, starts, rng)
+        seen.update(made)
+        # The sort is stable: among equals, the earlier candidate stays ahead.
+        scored = [*parents, *(Scored(each, evaluate(each)) for each in made)]
+        parents = sorted(scored, key=lambda each: each.perplexity)[: settings.parents]
+        yield tuple(parents)
+
+
+class Checkpoint:
+    """The perplexities of a search, by candidate, in order of evaluation.
+
+    The search itself is not stored. It is replayed from its seed with these perplexities, so it ends like an uninterrupted
+    one.
+    """
+
+    def __init__(self, path: Path, task: Mapping[str, Any]) -> None:
+        """Read the file at ``path``, or create it; a FactorError names what is wrong with it.
+
+        ``task`` is everything that perplexities or the course of the search depend on, as plain JSON values.
+        """
+        self.path, self._task = path, json.loads(json.dumps(task))
+        self.known: dict[Candidate, float] = {}
+        if self.path.exists():
+            try:
+                self._read()
+            except FactorError as error:
+                raise FactorError(f"checkpoint {str(path)!r}: {error}") from error
+        else:
+            # Fail now rather than after the first hour if the folder is not writable.
+            self.save()
+        self._saved = time.monotonic()
+
+    def add(self, candidate: Candidate, perplexity: float) -> None:
+        """Add a perplexity; write the file if the last write was more than SECONDS ago."""
+        self.known[candidate] = perplexity
+        if time.monotonic() - self._saved > SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file; when that fails, the previous one stays unchanged."""
+        evaluated = [[each.hundredths, each.start_tokens, score] for each, score in self.known.items()]
+        content = {"format": FORMAT, "task": self._task, "evaluated": evaluated}
+        save_text(self.path, json.dumps(content) + "\n", overwrite=True)
+        self._saved = time.monotonic()
+
+    def _read(self) -> None:
+        content = object_from_json(read_text(self.path))
+        task = content.get("task")
+        if content.get("format") != FORMAT or not isinstance(task, dict):
+            raise FactorError(f"format: {quoted(content.get('format'))}; this version reads {FORMAT!r} with a task")
+        # Iterations draw only from the seed and their number, so a longer search resumes a shorter one.
+        for name in sorted({*task, *self._task} - {"iterations"}):
+            there, here = task.get(name), self._task.get(name)
+            if there != here:
+                raise FactorError(
+                    f"{name}: it was made with {quoted(there)}, but this search has {quoted(here)}; remove the file to "
+                    "start over, or use another output"
+                )
+        try:
+            for hundredths, start_tokens, score in content["evaluated"]:
+                self.known[Candidate(tuple(map(int, hundredths)), int(start_tokens))] = float(score)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FactorError(f"evaluated: must be a list of candidates: {error}") from error
 
 
 def search(
     plan: Plan,
     settings: SearchSettings,
-    evaluator: Evaluator,
-    files: Files,
+    evaluate: Callable[[FactorSet], float],
+    checkpoint: Path,
     *,
     name: str,
     theta: float,
     about: dict[str, Any],
 ) -> Result:
-    """Run a search, or resume a stopped one; shows progress on standard error.
+    """Run a search, or resume a stopped one from its checkpoint; shows progress on standard error.
 
-    Args:
-        plan: Space, starts and base of the search.
-        settings: Settings of the search.
-        evaluator: Evaluates candidates.
-        files: Files to write: all after every iteration, the checkpoint also in between.
-        name: Name of the new set.
-        theta: The model's rotary base.
-        about: Other facts that perplexities depend on, such as model and texts; a checkpoint must match them.
-
-    Raises:
-        FactorError: when a file cannot be written, the checkpoint belongs to another search, or a perplexity is not finite.
-        KeyboardInterrupt: after the results so far are saved.
+    ``evaluate`` returns the perplexity under a factor set; ``about`` are facts that it depends on, such as model and texts,
+    which a checkpoint must match. ``name`` and ``theta`` are the new set's name and the model's rotary base. The results so
+    far are saved when the search is interrupted or fails.
     """
     space = plan.space
-    task = about | settings.to_json() | {"evaluator": evaluator.name, "batch": evaluator.batch}
-    task |= {"pairs": space.pairs, "upper": space.upper, "scale": plan.scale, "base": plan.base, "theta": theta}
-    checkpoint = Checkpoint(files.checkpoint, task)
-    iterations: list[Iteration] = []
-    brought: list[float] = []
+    task = about | asdict(settings) | {"pairs": space.pairs, "upper": space.upper, "scale": plan.scale}
+    kept = Checkpoint(checkpoint, task | {"base": plan.base, "theta": theta})
     with tqdm(total=settings.evaluations, desc=name, unit="candidate", file=sys.stderr) as bar:
 
-        def evaluate(candidates: Sequence[Candidate]) -> list[float]:
-            for first in range(0, len(candidates), evaluator.batch):
-                part = candidates[first : first + evaluator.batch]
-                # Evaluate whole batches only: an engine's last digits depend on the other requests in the batch.
-                if any(each not in checkpoint.known for each in part):
-                    sets = [plan.factor_set(each, name, settings.length) for each in part]
-                    scores = evaluator.evaluate(sets)
-                    _check_finite(sets, scores, first_of_all=not checkpoint.known)
-                    checkpoint.add(dict(zip(part, scores, strict=True)))
-                # Not of all known candidates: a longer search may have found ones that this search never tries.
-                brought.append(min(checkpoint.known[each] for each in part))
-                bar.update(len(part))
-                bar.set_postfix(best=f"{min(brought):.4f}", refresh=False)
-            return [checkpoint.known[each] for each in candidates]
+        def perplexity(candidate: Candidate) -> float:
+            if candidate not in kept.known:
+                made = plan.factor_set(candidate, name, settings.length)
+                score = evaluate(made)
+                if not math.isfinite(score):
+                    raise _not_finite(made, score, first_of_all=not kept.known)
+                kept.add(candidate, score)
+            bar.update()
+            return kept.known[candidate]
 
+        best = Scored(plan.starts[0], math.inf)
         try:
-            for iteration in evolve(space, settings, plan.starts, evaluate):
-                iterations.append(iteration)
-                save_log(files.log, plan, iterations)
+            for parents in evolve(space, settings, plan.starts, perplexity):
+                best = parents[0]
+                bar.set_postfix(best=f"{best.perplexity:.4f}")
         finally:
-            checkpoint.save()
-    best = iterations[-1].best
-    title = f"{name}: {settings.method}, {iterations[-1].evaluations} candidates, best {best.perplexity:.4f}"
-    save_plot(files.plot, plan, iterations, title)
-    return Result(plan.factor_set(best.candidate, name, settings.length), theta, best.perplexity, tuple(iterations))
+            kept.save()
+    return Result(plan.factor_set(best.candidate, name, settings.length), theta, best.perplexity)
 
 
-def _check_finite(sets: Sequence[FactorSet], scores: Sequence[float], *, first_of_all: bool) -> None:
-    for each, score in zip(sets, scores, strict=True):
-        if not math.isfinite(score):
-            what = "for position interpolation already; the model's weights are broken or its dtype is too narrow"
-            raise FactorError(
-                f"perplexity: {score} {what if first_of_all else 'for a candidate'}: factors {list(each.factors)}, "
-                f"start_tokens {each.start_tokens}, scale {each.scale:g}"
-            )
+def _not_finite(made: FactorSet, score: float, *, first_of_all: bool) -> FactorError:
+    what = "for position interpolation already; the model's weights are broken or its dtype is too narrow"
+    return FactorError(
+        f"perplexity: {score} {what if first_of_all else 'for a candidate'}: factors {list(made.factors)}, "
+        f"start_tokens {made.start_tokens}, scale {made.scale:g}"
+    )

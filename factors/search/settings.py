@@ -1,36 +1,22 @@
 """Settings of a search, with the LongRoPE paper's defaults."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.numbers import whole_value
 from ropeswitch.factors.quoted import quoted
 
-METHODS = ("evolution", "random")
-OBJECTIVES = ("perplexity", "needle")
 # Above this length, the paper halves the cost of a search and evaluates fewer documents.
 LONG = 512 * 1024
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of a search at one length (LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1).
+    """Settings of a search at one length in tokens (LongRoPE, arXiv:2402.13753, section 4.1 and algorithm 1).
 
-    Attributes:
-        length: Tokens per document, and ``max_length`` of the resulting set.
-        population: Candidates before the first iteration.
-        mutations: Candidates per iteration made from one parent.
-        crossovers: Candidates per iteration made from two parents.
-        parents: Number of best candidates that become parents.
-        iterations: Number of iterations.
-        probability: Probability that a mutation redraws a component.
-        monotone: Whether factors must not decrease from one frequency to the next.
-        method: ``evolution``, or ``random`` for the same number of uniformly drawn candidates.
-        objective: ``perplexity`` of all tokens, or ``needle`` for perplexity of the answers to hidden pass keys (LongRoPE2).
-        documents: Number of texts to evaluate on.
-        tokens_judged: Scored tokens at the end of a document, or None for all; for ``perplexity`` only.
-        seed: Random seed.
+    ``cli.NUMBERS`` describes the numbers. ``monotone`` factors do not decrease from one frequency to the next. A FactorError
+    names the field that is out of range, its value and what is allowed.
     """
 
     length: int
@@ -41,58 +27,37 @@ class SearchSettings:
     iterations: int = 40
     probability: float = 0.3
     monotone: bool = True
-    method: str = "evolution"
-    objective: str = "perplexity"
     documents: int = 5
     tokens_judged: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range.
-
-        Raises:
-            FactorError: naming the field, its value and what is allowed.
-        """
         least = {"length": 2, "population": 3, "parents": 2, "documents": 1}
         for field in fields(self):
-            value = getattr(self, field.name)
             if field.type in ("int", int):
                 smallest = least.get(field.name, 0)
-                whole_value(field.name, value, smallest, allowed=f"a whole number of at least {smallest}")
+                allowed = f"a whole number of at least {smallest}"
+                whole_value(field.name, getattr(self, field.name), smallest, allowed=allowed)
         if not 0 < self.probability <= 1:
             raise FactorError(f"probability: {quoted(self.probability)} must be above 0 and at most 1")
-        if self.mutations + self.crossovers == 0 and self.iterations:
-            raise FactorError("mutations: 0, and so are crossovers; an iteration needs at least one of them")
         if self.parents > self.population:
             raise FactorError(f"parents: {self.parents} must not exceed population ({self.population})")
-        for name, allowed in (("method", METHODS), ("objective", OBJECTIVES)):
-            if getattr(self, name) not in allowed:
-                raise FactorError(f"{name}: {quoted(getattr(self, name))} must be one of {', '.join(allowed)}")
-        if self.tokens_judged is not None and self.objective != "perplexity":
-            raise FactorError(f"tokens_judged: {self.tokens_judged} applies to objective 'perplexity' only")
         if self.tokens_judged is not None and not 1 <= self.tokens_judged < self.length:
             raise FactorError(f"tokens_judged: {self.tokens_judged} must be from 1 to length - 1, {self.length - 1}")
 
     @classmethod
-    def paper(cls, length: int, objective: str = "perplexity", **changes: Any) -> "SearchSettings":
+    def paper(cls, length: int, **changes: Any) -> "SearchSettings":
         """Return the paper's settings for a length, overridden by all ``changes`` that are not None.
 
         Above 512k tokens, population, mutations and crossovers are halved and 3 documents are used instead of 5
-        (arXiv:2402.13753, section 4.1). LongRoPE2 uses 10 needles (arXiv:2502.20082; the published search script). There are
-        32 parents as in the paper, or the whole population if it is smaller.
+        (arXiv:2402.13753, section 4.1). There are 32 parents, or the whole population if it is smaller.
         """
-        defaults: dict[str, Any] = {"documents": 10} if objective == "needle" else {}
-        if length > LONG:
-            defaults = {"population": 32, "mutations": 8, "crossovers": 8, "documents": 3} | defaults
-        given = {name: value for name, value in changes.items() if value is not None}
-        chosen = defaults | given
+        long = {"population": 32, "mutations": 8, "crossovers": 8, "documents": 3} if length > LONG else {}
+        chosen = long | {name: value for name, value in changes.items() if value is not None}
         chosen.setdefault("parents", min(cls.parents, chosen.get("population", cls.population)))
-        return cls(length=length, objective=objective, **chosen)
+        return cls(length=length, **chosen)
 
     @property
     def evaluations(self) -> int:
         """Number of candidates that the whole search evaluates."""
         return self.population + self.iterations * (self.mutations + self.crossovers)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

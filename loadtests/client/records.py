@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.files import save_text
 
 Status = Literal["completed", "failed", "cancelled", "interrupted"]
 Side = Literal["target", "baseline"]

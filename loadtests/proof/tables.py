@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ropeswitch.factors.evaluate.statistics import wilson
-from ropeswitch.factors.whole_file import save_text
+from ropeswitch.factors.files import save_text
 from ropeswitch.loadtests.proof import store
 from ropeswitch.loadtests.proof.arms import ARMS, BFLOAT16, FLOAT32, NATIVE, OURS, STATIC, WINDOW, dtypes
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement

@@ -9,10 +9,10 @@ from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.files import read_text
 from ropeswitch.factors.numbers import is_number, is_whole
 from ropeswitch.factors.places import check_places
 from ropeswitch.factors.quoted import quoted
-from ropeswitch.factors.strict_json import read_text
 
 # Fields that transformers computes with before it validates them.
 _WHOLE_NUMBERS = ("hidden_size", "num_attention_heads", "head_dim", "max_position_embeddings")

@@ -42,14 +42,13 @@ EXECUTED_BY = {
 }
 """A part of a command, and the test that runs it, or its program with these flags."""
 
-SMALL = "--documents 1 --population 3 --mutations 1 --crossovers 1 --iterations 1 --evaluator transformers"
+SMALL = "--documents 1 --population 3 --mutations 1 --crossovers 1 --iterations 1"
 SUBSTITUTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         # The log of a running server in place of one more server.
         "docs/configuration.md": {"ropeswitch serve |": 'cat "$SERVER_OUTPUT" |'},
         "docs/factor-evaluation.md": {
             "--lengths 4k,8k,32k,128k": "--lengths 256,600 --documents 1 --windows 2 --tries 1",
-            "--lengths 8k,32k": "--lengths 256,600 --tries 1",
             "--lengths 8k,128k": "--lengths 256,600 --tries 1",
         },
         "docs/factor-search.md": {

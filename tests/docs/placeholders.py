@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
-from ropeswitch.server.cli import main
 from tests.docs.pages import ROOT
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.draft_models import LONGEST, ROPE, WINDOW, eagle3
@@ -65,8 +64,6 @@ def drafts(folder: Path) -> None:
 def evaluation(folder: Path) -> None:
     (folder / "MODEL").symlink_to(BUNDLED_MODEL)
     books(folder / "books")
-    rule = ["factors", "rule", "yarn", "--model", str(BUNDLED_MODEL), "--length", "128k"]
-    assert main([*rule, "-o", str(folder / "yarn.json")]) == 0
 
 
 def factors(folder: Path) -> None:

@@ -83,20 +83,14 @@ def test_save_to_an_impossible_place(tmp_path: Path, path: str) -> None:
 
 
 def changed(path: list[str | int], value: Any) -> str:
+    """A file with another value in one place, or with none."""
     values: Any = json.loads(json.dumps(GOOD))
     inner = values
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return json.dumps(values)
-
-
-def without(path: list[str | int]) -> str:
-    values: Any = json.loads(json.dumps(GOOD))
-    inner = values
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
+    if value is None:
+        del inner[path[-1]]
     return json.dumps(values)
 
 
@@ -107,37 +101,27 @@ def without(path: list[str | int]) -> str:
         ('{"format": \n 1,}', "not JSON: .* line 2 column"),
         ("[]", r"must be a JSON object, found \[\]"),
         ('{"format": 1, "format": 2}', "'format': given twice"),
-        ('{"sets": [{"name": "a", "name": "b"}]}', "'name': given twice"),
         ('{"x": NaN}', "contains NaN"),
-        ('{"x": -Infinity}', "contains -Infinity"),
         ('{"x": ' + "1" * 5000 + "}", "number that is too long"),
         ("[" * 100000, "nested too deeply"),
-        (without(["format"]), "format: missing; this version reads 'ropeswitch-factors/1'"),
+        (changed(["format"], None), "format: missing; this version reads 'ropeswitch-factors/1'"),
         (changed(["format"], "ropeswitch-factors/2"), "format: 'ropeswitch-factors/2'; this version reads"),
         (changed(["theta"], 10000), "'theta': unknown field; allowed: format, description, rope_theta, sets"),
         (changed(["description"], 7), "description: 7 must be a string"),
-        (changed(["rope_theta"], "10000"), "rope_theta: '10000' must be a number"),
         (changed(["rope_theta"], True), "rope_theta: True must be a number"),
         (changed(["rope_theta"], 0), "rope_theta: 0.0 must be finite and greater than 0"),
         (changed(["rope_theta"], 10**400), "rope_theta: 1000.* is too large"),
-        (
-            changed(["rope_theta"], 1).replace('"rope_theta": 1', '"rope_theta": 1e999'),
-            "rope_theta: inf must be finite",
-        ),
-        (without(["sets"]), "sets: missing"),
+        (changed(["sets"], None), "sets: missing"),
         (changed(["sets"], []), "sets: must be a list of at least one"),
         (changed(["sets", 0], 7), r"sets\[0\]: must be an object, found 7"),
-        (without(["sets", 1, "factors"]), r"sets\[1\]\.factors: missing"),
+        (changed(["sets", 1, "factors"], None), r"sets\[1\]\.factors: missing"),
         (changed(["sets", 1, "factors"], [1, 2]), r"sets\[1\]\.factors: 2 factors, but sets\[0\] has 3"),
         (changed(["sets", 0, "factors", 1], -1), r"sets\[0\]\.factors\[1\]: -1.0 must be finite and greater than 0"),
-        (changed(["sets", 0, "factors", 1], "1"), r"sets\[0\]\.factors\[1\]: '1' must be a number"),
         (changed(["sets", 0, "factor"], [1]), r"sets\[0\]\.factor: unknown field"),
-        (changed(["sets", 0, "max_length"], 64.0), r"sets\[0\]\.max_length: 64.0 must be a whole number"),
         (changed(["sets", 0, "max_length"], 512), r"sets\[1\]\.max_length: 512 must exceed 512"),
         (changed(["sets", 0, "name"], "long"), "names must be unique"),
         (changed(["sets", 0, "name"], "a b"), r"sets\[0\]\.name: 'a b'"),
         (changed(["sets", 0, "start_tokens"], -1), r"sets\[0\]\.start_tokens: -1"),
-        (changed(["sets", 0, "scale"], 0), r"sets\[0\]\.scale: 0.0"),
     ],
 )
 def test_wrong_content_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -148,24 +132,11 @@ def test_wrong_content_is_refused(tmp_path: Path, text: str, message: str) -> No
     assert str(path) in str(raised.value)
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_no_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FactorError, match=r"no\.json': does not exist"):
         load(tmp_path / "no.json")
-
-
-def test_folder(tmp_path: Path) -> None:
     with pytest.raises(FactorError, match="is not a regular file"):
         load(tmp_path)
-
-
-def test_device() -> None:
-    with pytest.raises(FactorError, match="'/dev/zero': is not a regular file"):
-        load("/dev/zero")
-
-
-def test_path_with_a_nul() -> None:
-    with pytest.raises(FactorError, match="does not exist"):
-        load("a\0b")
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

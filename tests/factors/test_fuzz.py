@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.file import LadderFile, load, parse, to_text
-from ropeswitch.factors.strict_json import MAX_BYTES
+from ropeswitch.factors.file import LadderFile, parse, to_text
+from ropeswitch.factors.files import MAX_BYTES
 from tests.factors.strategies import ladders
 from tests.server.running import PROGRAM
 
@@ -61,15 +61,6 @@ def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int
     return [path, *(found for key, each in inner for found in places(each, (*path, key)))]
 
 
-@given(st.binary(max_size=200))
-@settings(max_examples=300)
-def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzzed.json"
-    path.write_bytes(content)
-    with pytest.raises(FactorError, match=r"^factor file '.*fuzzed\.json': "):
-        load(path)
-
-
 @given(st.text(max_size=200) | VALUES.map(json.dumps))
 @settings(max_examples=300)
 @example("\ufeff{}")
@@ -82,22 +73,14 @@ def test_any_text(text: str) -> None:
 @settings(max_examples=600)
 def test_any_value_in_any_place(data: st.DataObject, value: Any) -> None:
     values = copy.deepcopy(GOOD)
+    last: Any
     *path, last = data.draw(st.sampled_from(places(values)[1:]))
     inner: Any = values
     for key in path:
         inner = inner[key]
+    if isinstance(inner, dict) and data.draw(st.booleans()):
+        last = data.draw(st.text(st.characters(exclude_categories=()), max_size=3000))
     inner[last] = value
-    read_or_refused(json.dumps(values))
-
-
-@given(st.text(st.characters(exclude_categories=()), max_size=3000), VALUES, st.sampled_from([(), ("sets", 0)]))
-@settings(max_examples=300)
-def test_any_other_field(name: str, value: Any, path: tuple[str | int, ...]) -> None:
-    values = copy.deepcopy(GOOD)
-    inner: Any = values
-    for key in path:
-        inner = inner[key]
-    inner[name] = value
     read_or_refused(json.dumps(values))
 
 
@@ -112,23 +95,6 @@ def test_files_with_some_characters_changed(ladder: Any, data: st.DataObject) ->
     read_or_refused(text)
 
 
-@given(st.sampled_from(["[", '{"sets":', '{"a":[']), st.integers(1, 3000), st.booleans())
-@settings(max_examples=300)
-@example("[", 990, True)
-def test_any_depth(opening: str, depth: int, closed: bool) -> None:
-    ends = "".join({"[": "]", "{": "}"}.get(each, "") for each in reversed(opening))
-    text = opening * depth + ("1" + ends * depth if closed else "")
-    for whole in (text, f'{{"format": "ropeswitch-factors/1", "sets": {text}}}', f'{{"format": {text}}}'):
-        read_or_refused(whole)
-
-
-@given(st.integers(1, 6000), st.sampled_from(["", "-", "1e", "0.", "1e-"]))
-@settings(max_examples=100)
-def test_any_number_of_digits(digits: int, start: str) -> None:
-    for field in ('"rope_theta"', '"format"', '"sets"'):
-        read_or_refused(f"{{{field}: {start}{'7' * digits}}}")
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["[],", '{"":0},', "1e9,", '"a",'])
 def test_the_largest_file_takes_bounded_time_and_memory(tmp_path: Path, part: str) -> None:
@@ -141,7 +107,7 @@ def test_the_largest_file_takes_bounded_time_and_memory(tmp_path: Path, part: st
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 
     done = subprocess.run(
-        [*PROGRAM, "factors", "validate", str(path)],
+        [*PROGRAM, "factors", "show", str(path)],
         preexec_fn=limit,
         capture_output=True,
         text=True,

@@ -19,8 +19,7 @@ from transformers import (
 )
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
-from ropeswitch.factors.local_model import LocalModel
-from ropeswitch.factors.set_rotary import cos_sin
+from ropeswitch.factors.local_model import LocalModel, cos_sin
 
 SIZE = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "initializer_range": 0.3}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
-from ropeswitch.factors.file import FIELDS, FORMAT, LadderFile, parse, to_text
-from tests.factors.strategies import ladders, positive
+from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.file import FIELDS, FORMAT, parse
 
 SCHEMA = json.loads(files("ropeswitch.factors").joinpath("factor_file.schema.json").read_text(encoding="utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -43,11 +42,6 @@ def test_the_schema_is_valid_and_names_every_field() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert tuple(SCHEMA["properties"]) == FIELDS
     assert tuple(SCHEMA["$defs"]["set"]["properties"]) == SET_FIELDS
-
-
-@given(ladders(), st.none() | positive, st.none() | st.text())
-def test_what_is_written_fits_the_schema(ladder: FactorLadder, theta: float | None, description: str | None) -> None:
-    VALIDATOR.validate(json.loads(to_text(LadderFile(ladder, theta, description))))
 
 
 @pytest.mark.parametrize("field", [*FIELDS, "other"])

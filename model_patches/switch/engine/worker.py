@@ -1,22 +1,14 @@
 """The mixin shared by our workers on all device types."""
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch import parts
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
 from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
-
-# A child of vLLM's logger, to inherit its format and level.
-logger = logging.getLogger("vllm.ropeswitch")
 
 
 class LadderWorker:
@@ -65,24 +57,6 @@ class LadderWorker:
     @property
     def _rows_holder(self) -> Any:
         return getattr(self.model_runner, "model_state", None) or self.model_runner
-
-    def load_sets(self, sets: Sequence[Mapping[str, Any]]) -> str | None:
-        """Rotate with the sets of this JSON from the next step on, in an engine without requests (``engine_evaluator.py``).
-
-        Returns an error message or None: an exception would leave the other workers' responses unread, and vLLM's executor
-        would mistake them for responses to its next call.
-        """
-        try:
-            drafts: DraftSets | None = self._rows_holder.draft_sets
-            if drafts is not None and drafts.bound:
-                raise UnsupportedError(
-                    "speculative_config: the draft model's rotary modules keep the ladder they were built with"
-                )
-            self.step_rows.load(replace(self.settings, ladder=FactorLadder.checked(sets)))
-        except Exception as error:
-            logger.exception("ropeswitch: loading factor sets failed")
-            return f"worker {self.rank}: {type(error).__name__}: {error}"
-        return None
 
     def patch_report(self) -> dict[str, Any]:
         """Return this worker's rank, patches and factor sets (``model_patches/guard/part.py``)."""

@@ -189,16 +189,6 @@ class StepRows:
         if not self._rotates:
             raise UnsupportedError("model: has no rotary embedding that a factor ladder could rotate")
 
-    def load(self, settings: RopeSettings) -> None:
-        """Fill rows with these sets from the next step on: any number of sets, each with as many factors as before."""
-        for rotation, rows in self.by_rotation.items():
-            if rotation.laddered:
-                rows.load(settings)
-        if self.softmax is not None:
-            self.softmax.load(settings.ladder)
-        # Set only once loaded: waking up restores these settings.
-        self._settings = settings
-
     def restore(self) -> None:
         """Rewrite everything that is constant across steps; buffers with fixed addresses are written in place."""
         torch.arange(len(self.numbers), out=self.numbers)

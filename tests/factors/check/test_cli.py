@@ -1,4 +1,4 @@
-"""``ropeswitch factors check``: what it prints, draws and writes, and refusals in one line."""
+"""``ropeswitch factors check``: what it prints and writes, and refusals in one line."""
 
 import json
 from pathlib import Path
@@ -22,20 +22,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "check", "ntk.json", *WINDOW, "--pairs"]) == 0
+    assert main(["factors", "check", "ntk.json", *WINDOW]) == 0
     printed = capsys.readouterr().out
     assert "critical dimension 92 of 128" in printed
     # NTK-aware at 8 times: the base times 8^(128/126).
     [line] = [line for line in printed.splitlines() if line.startswith("32k") and "82684.6" in line]
     assert line.split()[3:] == ["82684.6", "6.3e+05"]
     assert "warning: set 32k: angles unseen in training at pairs 46 to 62, within 32768 tokens" in printed
-    assert printed.count("\n63 ") == 2
 
 
-def test_json_and_plot(folder: Path) -> None:
-    flags = ["--set", "8k", "--length", "16k", "--json", "found.json", "--plot"]
-    assert main(["factors", "check", "ntk.json", *WINDOW, *flags, "drawn.png"]) == 0
-    assert (folder / "drawn.png").read_bytes().startswith(b"\x89PNG")
+def test_json(folder: Path) -> None:
+    command = ["factors", "check", "ntk.json", *WINDOW, "--set", "8k", "--length", "16k", "--json", "found.json"]
+    assert main(command) == 0
     found = json.loads((folder / "found.json").read_text())
     assert found["rope"] == {
         "rotary_dim": 128,
@@ -47,18 +45,9 @@ def test_json_and_plot(folder: Path) -> None:
     [only] = found["sets"]
     assert (only["name"], only["length"], only["shape"]["highest"]) == ("8k", 16384, pytest.approx(2))
     assert only["negative"] > 0 and only["first_negative"] <= 16384
-    assert [each["length"] for each in only["precision"]] == [1024, 4096, 16384]
+    assert [each["length"] for each in only["precision"]] == [1024, 4096, 16384] and len(only["shape"]["pairs"]) == 64
     assert found["lower_bounds"] == [{"length": 16384, "base": pytest.approx(3.5e5)}]
-
-    for written in ("found.json", "drawn.png"):
-        flag = "--plot" if written.endswith("png") else "--json"
-        assert main(["factors", "check", "ntk.json", *WINDOW, flag, written]) == 2
-
-
-@pytest.mark.full
-def test_a_plot_as_svg(folder: Path) -> None:
-    assert main(["factors", "check", "ntk.json", *WINDOW, "--set", "8k", "--plot", "drawn.svg"]) == 0
-    assert "<svg" in (folder / "drawn.svg").read_text()
+    assert main(command) == 2 and main([*command, "--force"]) == 0
 
 
 def test_a_length_for_which_no_base_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,27 +68,16 @@ def test_a_models_own_factors(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["factors", "check", str(path), "--set", "long"]) == 0
     printed = capsys.readouterr().out
     assert "base 10000, original window 256 tokens" in printed and "short" not in printed
-    assert len([line for line in printed.splitlines() if line.startswith("long  1024")]) == 3
+    assert len([line for line in printed.splitlines() if line.startswith("long  ")]) == 3
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no.json", *WINDOW], "factor file 'no.json': does not exist"),
         (["ntk.json"], "--original-length: missing; give it, or the model's config with --model"),
         (["ntk.json", "--model", str(MODEL)], "rotary dimension 128, but"),
         (["ntk.json", *WINDOW, "--set", "4k"], "--set: no set is named '4k'; the sets are 8k, 32k"),
-        (["ntk.json", *WINDOW, "--length", "x"], "--length: 'x' must be a whole number of tokens"),
-        (["ntk.json", *WINDOW, "--plot", "out.gif"], "--plot: 'out.gif' must end in .png or .svg"),
-        (["ntk.json", *WINDOW, "--force"], "--force: requires --json FILE or --plot FILE"),
-        (
-            ["ntk.json", *WINDOW, "--json", "a.json", "--plot", "no/such/p.png"],
-            "--plot: 'no/such/p.png' cannot be written",
-        ),
         (["ntk.json", *WINDOW, "--json", "no/a.json"], "--json: 'no/a.json' cannot be written: "),
-        (["ntk.json", *WINDOW, "--json", "."], "--json: '.' exists and is not a regular file"),
-        (["ntk.json", *WINDOW, "--json", "a.png", "--plot", "a.png"], "--plot: 'a.png' is also the file of --json"),
-        ([str(MODEL), "--rope-theta", "5"], "was made for 10000, not 5"),
         (["ntk.json", *WINDOW, "--rope-theta", "5"], "rope_theta: 'ntk.json' was made for 10000, not 5"),
     ],
 )

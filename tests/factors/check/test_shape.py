@@ -1,10 +1,12 @@
 """Shape: what rises, what falls, and which angles training never saw."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.factors.check.shape import shape, warnings
+from ropeswitch.factors.check.precision import precision
+from ropeswitch.factors.check.sets import check, shape
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.catalogue import rule
 from ropeswitch.factors.rules.make import make, targets_for
@@ -41,7 +43,7 @@ def test_what_falls_is_a_warning() -> None:
     made = FactorSet("odd", 4096, (0.9, *[2.0] * 9, 1.5, *[3.0] * 53), start_tokens=4)
     found = shape(LLAMA_2, made, 4096)
     assert (found.lowest, found.highest, found.falls, found.below_one) == (0.9, 3.0, (10,), (0,))
-    warned = warnings(found, made, 4096)
+    warned = check(LLAMA_2, made).warnings
     assert warned[0] == "factors decrease at pair 10, as some published lists do"
     assert warned[1].startswith("factors below 1 at pair 0")
     assert warned[2].startswith("start_tokens 4")
@@ -54,3 +56,17 @@ def test_unseen_shares_of_any_set(factors: list[float], length: int) -> None:
         beyond = (length - 1) / pair.wavelength > pair.turns
         assert (pair.unseen > 0) == (beyond and pair.turns < 1)
         assert 0 <= pair.unseen <= 1
+
+
+@pytest.mark.parametrize(
+    ("length", "float32"), [(1 << 13, 9.5e-4), (1 << 17, 1.5e-2), (1 << 20, 0.12), (1 << 21, 0.24)]
+)
+def test_float32_errors_grow_and_ours_do_not(length: int, float32: float) -> None:
+    """For factors that rise as those published for LLaMA2-7B at 2048k, from 1 to 543.68."""
+    rising = FactorSet("2048k", 1 << 21, tuple(float(each) for each in np.geomspace(1, 512, 64)))
+    found = precision(10000.0, rising, length)
+    assert found.float32 == pytest.approx(float32, rel=0.6)
+    assert found.bfloat16 >= 0.9 * found.float32
+    # Half a step of bfloat16 below 1.
+    assert found.bfloat16_exact == pytest.approx(2**-9, rel=0.01)
+    assert found.ours < 2e-7

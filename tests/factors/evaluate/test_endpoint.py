@@ -92,19 +92,11 @@ def loss(target: EndpointTarget) -> Any:
     ("how", "ask", "message"),
     [
         ({"status": 503}, reply, "/v1/completions answered 503: not today"),
-        (
-            {"change": lambda answer: "<html>"},
-            reply,
-            r"answered b'<html>', which is not a response of an OpenAI-compatible",
-        ),
+        ({"change": lambda answer: "<html>"}, reply, r"answered b'<html>', which is not a response of an"),
         ({"change": lambda answer: []}, reply, r"answered b'\[\]', which is not a response"),
         ({"change": lambda answer: {"choices": []}}, reply, "which is not a response"),
         ({"change": lambda answer: {"choices": [{"text": 5}]}}, reply, "which is not a response"),
-        (
-            {"change": lambda answer: answer | {"usage": {"prompt_tokens": 7}}},
-            reply,
-            "counted 7 tokens in a prompt of 19",
-        ),
+        ({"change": lambda answer: answer | {"usage": {"prompt_tokens": 7}}}, reply, "counted 7 tokens in a prompt"),
         (
             {"change": lambda answer: {"choices": [{"text": "x", "logprobs": None}]}},
             loss,

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.perplexity import LONG_STRIDE, STRIDE, PerplexitySettings, judge, windows_of
-from ropeswitch.factors.evaluate.statistics import perplexity, standard_error, wilson
+from ropeswitch.factors.evaluate.statistics import perplexity, wilson
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
 from tests.factors.evaluate.conftest import MODEL, answered
@@ -98,12 +98,10 @@ def test_a_loss_that_is_no_number(target: LocalTarget, texts: Path, monkeypatch:
 
 
 def test_intervals() -> None:
-    """Wilson's as R's prop.test(correct=FALSE) has them; the error of a mean; that of a perplexity."""
+    """Wilson's as R's prop.test(correct=FALSE) has them; the error of a perplexity."""
     assert wilson(0, 10) == pytest.approx((0, 0.2775), abs=1e-4)
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(10, 10) == pytest.approx((0.7225, 1), abs=1e-4)
-    assert standard_error([1.0]) is None
-    assert standard_error([1.0, 2.0, 3.0]) == pytest.approx(1 / math.sqrt(3))
     value, error = perplexity([(10.0, 10), (20.0, 10), (30.0, 10)])
     assert value == pytest.approx(math.exp(2)) and error == pytest.approx(math.exp(2) / math.sqrt(3))
     assert perplexity([(10.0, 10)])[1] is None

@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from ropeswitch.factors.evaluate import cli as evaluate_cli
 from ropeswitch.factors.evaluate.cells import Cell, Cells
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.local_target import LocalTarget
@@ -56,10 +55,10 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return line.removeprefix("ropeswitch: error: ")
 
 
-def test_results_plots_and_going_on(
+def test_results_and_going_on(
     opened: LocalModel, texts: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--text", str(texts), *SMALL, "--plots", "plots"]
+    flags = ["--text", str(texts), *SMALL]
     asked: list[str] = []
     losses = LocalTarget.losses
 
@@ -88,11 +87,6 @@ def test_results_plots_and_going_on(
     assert own[0]["value"] == pytest.approx(math.exp(sum(nll) / own[0]["tokens"]))
     output = capsys.readouterr().out
     assert re.search(r"\| perplexity \| switched \| long \|\n\|---\|---\|---\|\n\| 130 \| [\d.]+ ± [\d.]+ \|", output)
-    assert {path.name for path in Path("plots").iterdir()} == {
-        f"{name}.{kind}" for name in ("perplexity", "passkey") for kind in ("png", "svg")
-    }
-    assert Path("plots/passkey.png").read_bytes().startswith(b"\x89PNG")
-
     before = len(asked)
     assert evaluate(*flags) == 2 and "exists; remove it first" in capsys.readouterr().err
     alone = [each for each in flags if each not in ("--tries", "1")]
@@ -101,12 +95,10 @@ def test_results_plots_and_going_on(
     assert len(asked) == before + 8, "the cells of the first seed are kept"
     assert json.loads(Path("out.json").read_text())["rows"][0]["count"] == 4
     Path("out.json").unlink()
-    assert refused(capsys, *flags, "--tries", "3").startswith(
-        "'out.json.cells.jsonl': contains an evaluation with other"
-    )
+    assert "was measured with another model, text, setting or set" in refused(capsys, *flags, "--windows", "3")
     save("other.json", LadderFile(FactorLadder((opened.plain_set(1024, "long"),))))
     again = refused(capsys, *flags, "--factors", "other.json")
-    assert "was made with a different set named 'switched'" in again
+    assert "was measured with another model, text, setting or set" in again
 
 
 def test_pass_keys_do_not_depend_on_the_texts(target: LocalTarget, texts: Path) -> None:
@@ -134,24 +126,25 @@ def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:
     assert reply == [*below[239:], *above[256:-1]]
 
 
-def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save("one.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 16),)), 10000.0))
-    save("base.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 16),)), 500.0))
-    save("few.json", LadderFile(FactorLadder((FactorSet("yarn", 1024, (2.0,) * 8),))))
-    flags = ["--lengths", "200", "--tries", "1"]
-    assert evaluate(*flags, "--candidate", "y=one.json:yarn", "--sets", "long,y") == 0
-    assert json.loads(Path("out.json").read_text())["sets"]["y"]["factors"] == [2.0] * 16
+def test_factors_of_a_file(opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, factor_set, theta in (
+        ("one", FactorSet("yarn", 1024, (2.0,) * 16), 10000.0),
+        ("base", FactorSet("yarn", 1024, (2.0,) * 16), 500.0),
+        ("few", FactorSet("yarn", 1024, (2.0,) * 8), None),
+        ("same", FactorSet("switched", 1024, (2.0,) * 16), None),
+    ):
+        save(f"{name}.json", LadderFile(FactorLadder((factor_set,)), theta))
+    flags = ["--lengths", "200", "--tries", "1", "--factors"]
+    assert evaluate(*flags, "one.json") == 0
+    assert json.loads(Path("out.json").read_text())["sets"]["yarn"]["factors"] == [2.0] * 16
     Path("out.json").unlink()
     for given, message in {
-        "one.json:yarn": "must be NAME=FILE:SET",
-        "y=one.json:nope": "'one.json' has no set 'nope'; it has 'yarn'",
-        "y=none.json:yarn": "'none.json': does not exist",
-        "long=one.json:yarn": "set 'long': the name is duplicate or reserved",
-        "switched=one.json:yarn": "set 'switched': the name is duplicate or reserved",
-        "y=few.json:yarn": "set 'y': 8 factors; the model has 16 rotary pairs",
-        "y=base.json:yarn": "y: made for rope_theta 500, but the model has 10000",
+        "none.json": "'none.json': does not exist",
+        "same.json": "set 'switched': the name is reserved",
+        "few.json": "set 'yarn': 8 factors; the model has 16 rotary pairs",
+        "base.json": "made for rope_theta 500, but the model has 10000",
     }.items():
-        assert message in refused(capsys, *flags, "--candidate", given)
+        assert message in refused(capsys, *flags, given)
 
 
 @pytest.mark.parametrize(
@@ -162,26 +155,17 @@ def test_candidates(opened: LocalModel, here: Path, capsys: pytest.CaptureFixtur
         (["--tasks", "perplexity"], "perplexity: needs texts; give --text"),
         (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
         (["--lengths", "1k"], "--lengths: 1024 must be at most 1015: "),
-        (["--lengths", "1x"], "--lengths: '1x' must be a number of tokens"),
         (["--tries", "0"], "--tries: '0' must be a whole number of at least 1"),
         (["--dtype", "int8"], "--dtype: 'int8' must be"),
         (["--timeout", "5"], "--timeout: applies to a server only"),
         (["--text", "nowhere"], "--text 'nowhere': does not exist"),
         (["--text", "empty"], "--text 'empty': contains no text"),
-        (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be an object with a string"),
+        (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be a JSON object with a string"),
         (["--text", "half.jsonl"], "half.jsonl': line 1: must be valid Unicode text; it has an unpaired surrogate"),
         (["--text", "latin.txt"], "latin.txt': is not UTF-8"),
         (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but --documents requests 10"),
-        (["--factors", "bad.jsonl"], "factor file 'bad.jsonl'"),
         (["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"], "--tries: applies to passkey, which"),
-        (["--tasks", "perplexity", "--text", "short.txt", "--chat"], "--chat: applies to passkey, which"),
         (["--tasks", "passkey", "--text", "short.txt"], "--text: applies to perplexity, which"),
-        (["--documents", "2"], "--documents: applies to perplexity, which is not among --tasks (passkey)"),
-        (["--windows", "2"], "--windows: applies to perplexity"),
-        (["--stride", "2"], "--stride: applies to perplexity"),
-        (["--judge-last", "2"], "--judge-last: applies to perplexity"),
-        (["--plots", "short.txt"], "--plots: 'short.txt' is not a folder"),
-        (["--plots", "short.txt/a/b"], "--plots: 'short.txt' is not a folder"),
         (["--force", "-o", "empty"], "--output: 'empty' exists and is not a regular file"),
         (["-o", "no/out.json"], "--output: 'no/out.json' cannot be written: "),
         (["-o", "out"], "'out.cells.jsonl': cannot be read"),
@@ -218,9 +202,9 @@ from pathlib import Path
 from ropeswitch.factors.evaluate.cells import Cell, Cells
 from ropeswitch.factors.factor_set import FactorError
 path = Path(sys.argv[1])
-cells = Cells(path, {"a": 1}, {"short": 1})
+cells = Cells(path, {("passkey", "short"): "a"})
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-for number in range(100):
+for number in range(1, 100):
     try:
         cells.keep(Cell("passkey", number, "short", 0), [{"score": 0.5, "reply": "x" * 20}])
     except FactorError as error:
@@ -232,88 +216,52 @@ def test_a_full_disk_leaves_whole_cells(here: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, "cells.jsonl"], capture_output=True, text=True, check=False)
     kept = re.fullmatch(r"(\d+) 'cells.jsonl': cannot be written: File too large\n", done.stderr)
     assert kept, done.stderr
-    lines = Path("cells.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + int(kept[1]) > 3 and all(json.loads(line) for line in lines)
-    assert len(Cells(Path("cells.jsonl"), {"a": 1}, {"short": 1}).found) == int(kept[1])
+    assert len(Cells(Path("cells.jsonl"), {}).found) == int(kept[1]) - 1 > 3
 
 
-HEAD = '{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n'
-CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "set_digest": "a"}
-CELL |= {"result": [{"score": 1.0}]}
+CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "digest": "a", "result": [{"score": 1.0}]}
+WHOLE = json.dumps(CELL) + "\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "x"}\n', "is not a file of evaluation cells"),
         ("[]\n", "line 1: must be a JSON object"),
-        ('{"format": "ropeswitch-evaluation-cells/1", "settings": {}}\n{"task": 1}\n', "line 2: not a valid cell"),
+        (WHOLE + '{"task": 1}\n', "line 2: not a finished cell"),
         ("nonsense\n", "line 1: is not JSON"),
         # Somebody else's, without a line break at the end: nothing of it may be cut.
         ("nonsense", "is not a file of evaluation cells"),
-        (HEAD.replace("{}", "[]"), "line 1: settings: \\[\\] must be an object"),
-        ('{"format": "ropeswitch-evaluation-cells/1"}\n', "line 1: settings: None must be an object"),
-        (HEAD + '{"task": "passkey"\n', "'cells.jsonl', line 2: is not JSON"),
-        (HEAD + '{"settings": 5}\n', "line 2: settings: 5 must be an object"),
         *(
-            (HEAD + json.dumps(CELL | {key: value}) + "\n", f"^'cells.jsonl', line 2: not a valid cell: {key}: ")
+            (WHOLE + json.dumps(CELL | {key: value}) + "\n", "^'cells.jsonl', line 2: not a finished cell")
             for key, value in [
-                ("task", 1),
-                ("task", "piqa"),
                 ("task", "needle"),
                 ("length", "130"),
-                ("length", True),
-                ("set_name", ["long"]),
-                ("seed", None),
-                ("set_digest", 4),
-                ("result", None),
                 ("result", []),
-                ("result", [5]),
-                ("result", [{"score": "1"}]),
                 ("result", [{"score": 2}]),
                 ("result", [{}]),
+                ("depth", 0.5),
             ]
         ),
-        *(
-            (
-                HEAD + json.dumps(CELL | {"task": "perplexity", "result": [one]}) + "\n",
-                "line 2: not a valid cell: result: ",
-            )
-            for one in ({"nll": 1.0}, {"nll": 1.0, "tokens": 0}, {"nll": None, "tokens": 2})
-        ),
-        (HEAD + json.dumps(CELL | {"depth": 0.5}) + "\n", "line 2: not a valid cell: 'depth': unknown field"),
-        (HEAD + json.dumps(CELL).replace("1.0", "NaN") + "\n", "line 2: contains NaN"),
+        (WHOLE.replace("passkey", "perplexity").replace('"score": 1.0', '"nll": 1.0, "tokens": 0'), "line 1: not a"),
+        (WHOLE.replace("1.0", "NaN"), "line 1: contains NaN"),
     ],
 )
 def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
     Path("cells.jsonl").write_text(text)
     with pytest.raises(FactorError, match=message):
-        Cells(Path("cells.jsonl"), {}, {})
+        Cells(Path("cells.jsonl"), {})
     assert Path("cells.jsonl").read_text() == text
 
 
-def test_cells_of_earlier_versions_are_read(here: Path) -> None:
-    Path("cells.jsonl").write_text(HEAD + json.dumps(CELL | {"depth": None}) + "\n")
-    assert Cells(Path("cells.jsonl"), {}, {}).found == {Cell("passkey", 130, "long", 0): [{"score": 1.0}]}
-
-
-def test_settings_of_tasks_that_come_later_are_kept_too(here: Path) -> None:
-    """Only what a task depends on is said, so that another task may be added; then it is as fixed as the rest."""
-    path = Path("cells.jsonl")
-    Cells(path, {"target": 1, "tries": 5}, {})
-    Cells(path, {"target": 1, "perplexity": 2}, {})
-    Cells(path, {"target": 1, "tries": 5, "perplexity": 2}, {})
-    before = path.read_text()
-    for changed in ({"tries": 6}, {"perplexity": 3}, {"target": 2}):
-        with pytest.raises(FactorError, match=f"other settings \\({next(iter(changed))}\\)"):
-            Cells(path, {"target": 1} | changed, {})
-    assert path.read_text() == before and len(before.splitlines()) == 2
-
-
-def test_a_head_that_was_cut_is_written_again(here: Path) -> None:
-    Path("cells.jsonl").write_text(HEAD[:30])
-    Cells(Path("cells.jsonl"), {"a": 1}, {})
-    assert json.loads(Path("cells.jsonl").read_text())["settings"] == {"a": 1}
+def test_cells_of_other_settings_and_a_cut_last_line(here: Path) -> None:
+    path, cell = Path("cells.jsonl"), Cell("passkey", 130, "long", 0)
+    path.write_text(WHOLE + WHOLE[:30])
+    with pytest.raises(FactorError, match="line 1: passkey, length 130, set long, seed 0 was measured with another"):
+        Cells(path, {("passkey", "long"): "b"})
+    cells = Cells(path, {("passkey", "short"): "b"})
+    assert cells.found == {cell: [{"score": 1.0}]}
+    cells.keep(Cell("passkey", 130, "short", 0), [{"score": 0.0}])
+    assert len(Cells(path, {}).found) == len(path.read_text().splitlines()) == 2
 
 
 def test_rows_join_seeds() -> None:
@@ -333,7 +281,3 @@ def test_rows_join_seeds() -> None:
         "| 512 | 0% (0 to 28) | 0% (0 to 28) |",
         "| 1024 | 0% (0 to 28) | 100% (72 to 100) |",
     ]
-
-
-def test_lengths_with_units() -> None:
-    assert [evaluate_cli._tokens("--lengths", text) for text in ("512", "4k", "2M")] == [512, 4096, 2097152]

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from ropeswitch.factors.file import load, parse
-from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.factors.rules.catalogue import RULES, Rule
 from ropeswitch.factors.rules.lengths import length_name, parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
-from ropeswitch.model_patches.switch.models.unsupported import check_model
 from ropeswitch.server.cli import main
 
 SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k"]
@@ -39,14 +37,6 @@ def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str])
     assert printed.startswith("wrote out.json\n") and "16k       16384   4 " in printed
     assert main(["factors", "rule", name, *SIZE, "--lengths", "16k,64k", "--keep-original", "--json"]) == 0
     assert parse(capsys.readouterr().out) == content
-
-
-def test_the_server_puts_the_file_on_a_model() -> None:
-    """What ``ropeswitch serve --factors`` does with a file before it starts the engine."""
-    config = LlamaConfig(head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}).to_dict()
-    main(["factors", "rule", "yarn", *SIZE, "--length", "64k", "-o", "out.json"])
-    loaded = from_file("out.json")
-    assert check_model(config, loaded.ladder) == loaded.theta == 10000.0
 
 
 def test_a_table_shows_bases_and_critical_dimension(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,47 +135,21 @@ def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
         (["pi", *SIZE], "--length: missing; give it, or --lengths or --scale"),
         (["pi", *SIZE[2:], "--length", "8k"], "--rotary-dim: missing; give it, or the model's config with --model"),
         (["pi", *SIZE, "--length", "2k"], "length: 2048 is below the original window of 4096 tokens"),
-        (
-            ["pi", *SIZE, "--length", "8q"],
-            "--length: '8q' must be a whole number of tokens, with k or M for powers of 1024",
-        ),
-        (["pi", *SIZE, "--length", "9999999k"], "--length: '9999999k' must be"),
+        (["pi", *SIZE, "--length", "8q"], "--length: '8q' must be a whole number of tokens, with k or M for powers"),
         (["pi", *SIZE, "--lengths", "8k,8k"], "--lengths: '8k,8k' must list increasing lengths"),
         (["pi", *SIZE, "--lengths", "8k", "--scale", "2"], "--scale: cannot be combined with --lengths"),
-        (["pi", *SIZE, "--scale", "0.5"], "length: 2048 is below"),
         (["pi", *SIZE, "--length", "8k", "--scale", "0.5"], "scale: 0.5 must be at least 1"),
         (["pi", *SIZE, "--length", "8k", "--alpha", "2"], "--alpha: rule 'pi' does not take it"),
         (["yarn", *SIZE, "--length", "8k", "--alpha", "64"], "--alpha: 64 must be below --beta"),
         (["yarn", *SIZE, "--length", "8k", "--attention-scale", "x"], "--attention-scale: 'x' is unknown"),
-        (["yarn", *SIZE, "--length", "8k", "--attention-scale", "nan"], "sets[0].scale: nan must be finite"),
-        (
-            ["longrope2", *SIZE, "--length", "8k", "--critical-index", "64"],
-            "--critical-index: 64 must be a pair from 1",
-        ),
+        (["longrope2", *SIZE, "--length", "8k", "--critical-index", "64"], "--critical-index: 64 must be a pair from"),
         (["longrope2", *SIZE, "--length", "8k", "--above", "2,3"], "--above: 2 factors; give one for all, or one"),
-        (["longrope2", *SIZE, "--length", "8k", "--above", "2,x"], "--above: 'x' must be a finite number"),
         (["pi", "--rotary-dim", "127", *SIZE[2:], "--length", "8k"], "rotary dimension: 127 must be an even number"),
-        (["pi", *SIZE[:3], "1", *SIZE[4:], "--length", "8k"], "rope_theta: 1.0 must be a finite number above 1"),
         (["pi", *SIZE, "--scale", "1e10"], "--scale: "),
-        (
-            ["theta", *SIZE[:3], "1e300", *SIZE[4:], "--length", "8k"],
-            "theta scaling: the base for 8192 tokens exceeds the range of float64",
-        ),
-        (["pi", "--model", "no", "--length", "8k"], "'no': does not exist"),
-        (["--list", "pi"], "--list: prints all rules; leave 'pi' out"),
-        (["pi", *SIZE, "--length", "8k", "--force"], "--force: requires -o FILE"),
-        (["pi", *SIZE, "--length", "8k", "--force", "--json"], "--force: requires -o FILE"),
-        (
-            ["theta", *SIZE, "--length", "8k", "--scale", "9"],
-            "--scale: rule 'theta' does not take it; use --length",
-        ),
-        (["theta-staged", *SIZE, "--scale", "16"], "--scale: rule 'theta-staged' does not take it"),
-        (["ntk-staged", *SIZE, "--length", "64k", "--scale", "3"], "--scale: rule 'ntk-staged' does not take it"),
+        (["theta", *SIZE[:3], "1e300", *SIZE[4:], "--length", "8k"], "theta at 8192 tokens: numbers leave the range"),
+        (["theta", *SIZE, "--length", "8k", "--scale", "9"], "--scale: rule 'theta' does not take it; use --length"),
         (["theta", *SIZE], "--length: missing; give it, or --lengths\n"),
-        (
-            ["yarn", *SIZE, "--length", "8k", "--alpha", "1e307", "--beta", "1e308"],
-            "yarn at 8192 tokens: numbers leave the range of float64",
-        ),
+        (["yarn", *SIZE, "--length", "8k", "--alpha", "1e307", "--beta", "1e308"], "yarn at 8192 tokens: numbers"),
         (["yarn", *SIZE, "--length", "8k", "--alpha", "1e-320"], "with alpha 1e-320, beta 32.0, truncate True"),
         (
             ["dynamic-ntk", "--rotary-dim", "4", *SIZE[2:], "--length", "8k", "--dynamic-factor", "1e200"],
@@ -206,12 +170,6 @@ def test_a_file_is_not_replaced_without_force(folder: Path) -> None:
     (folder / "out.json").write_text("mine")
     assert main(["factors", "rule", "pi", *SIZE, "--length", "8k", "-o", "out.json"]) == 2
     assert (folder / "out.json").read_text() == "mine"
-
-
-def test_a_config_without_what_is_needed_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "config.json").write_text(json.dumps({"head_dim": 128, "rope_theta": "x", "max_position_embeddings": 8}))
-    assert main(["factors", "rule", "pi", "--model", "config.json", "--length", "8k"]) == 2
-    assert "'config.json': rope_theta: 'x' must be a number" in capsys.readouterr().err
 
 
 def test_a_flag_fills_in_what_a_config_leaves_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,8 +17,8 @@ from transformers import (
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.factors.model_facts import ModelFacts
 from ropeswitch.factors.rules.rope import Rope
-from ropeswitch.factors.search.model_facts import ModelFacts
 from tests.passkey_tiny import FOLDER
 
 GPTJ = GPTJConfig(n_embd=32, n_head=2, n_layer=1, n_positions=64, rotary_dim=8, vocab_size=640)
@@ -51,10 +51,6 @@ def test_facts_are_those_of_the_loaded_model(
 ) -> None:
     local = LocalModel.of(model(config).eval(), None, config.to_dict(), "tiny")
     assert facts_of(config, tmp_path).rope == local.rope == rope
-
-
-def test_partially_rotated_heads(tmp_path: Path) -> None:
-    assert facts_of(GPTJ, tmp_path).rope == Rope(8, 10000.0, 64)
 
 
 def test_a_wrong_field_is_named_with_its_model(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.factors.fingerprint import fingerprint
+from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.factors.model_facts import ModelFacts, fingerprint
 from ropeswitch.factors.rules.rope import Rope
-from ropeswitch.factors.search.model_facts import ModelFacts
 from ropeswitch.factors.search.objective import make_objective
 from ropeswitch.factors.search.settings import SearchSettings
-from ropeswitch.factors.search.transformers_evaluator import TransformersEvaluator
 from tests.factors.search.conftest import MODEL
 
 
@@ -31,7 +30,7 @@ def test_perplexity_is_transformers_own(facts: ModelFacts, texts: Path) -> None:
     """Its long factors, which its own code takes above the window: exp of the mean of transformers' losses."""
     objective = make_objective(texts, facts.tokenizer, SearchSettings(400, documents=2))
     assert facts.ladder is not None
-    (found,) = TransformersEvaluator(facts, objective).evaluate([facts.ladder.sets[1]])
+    found = objective.perplexity(LocalModel.load(MODEL), facts.ladder.sets[1])
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     with torch.no_grad():
         losses = [float(model(ids, labels=ids).loss) for ids in (torch.tensor([row]) for row in objective.rows)]
@@ -41,7 +40,7 @@ def test_perplexity_is_transformers_own(facts: ModelFacts, texts: Path) -> None:
 def test_rows_are_the_beginnings_of_texts(facts: ModelFacts, texts: Path) -> None:
     settings = SearchSettings(400, documents=3, tokens_judged=7)
     objective = make_objective(texts, facts.tokenizer, settings)
-    assert objective.names == ("0.txt", "1.txt", "2.txt") and objective.judged == (7, 7, 7)
+    assert objective.names == ("0.txt", "1.txt", "2.txt") and objective.judged == 7
     for row, name in zip(objective.rows, objective.names, strict=True):
         assert list(row) == facts.tokenizer.encode((texts / name).read_text())[:400]
         assert row[0] == facts.tokenizer.bos_token_id
@@ -54,28 +53,12 @@ def test_the_seed_chooses_among_the_texts_that_are_long_enough(facts: ModelFacts
     assert chosen == {("0.txt",), ("1.txt",), ("2.txt",)}
 
 
-def test_needles_ask_for_keys_that_the_rows_tell(facts: ModelFacts, texts: Path) -> None:
-    """Each row has its key three times (twice told, once answered), at depths spread over the rows; the answer counts."""
-    objective = make_objective(texts, facts.tokenizer, SearchSettings(500, documents=3, objective="needle"))
-    assert {len(row) for row in objective.rows} == {500}
-    places = []
-    for row, count in zip(objective.rows, objective.judged, strict=True):
-        answer = facts.tokenizer.decode(row[-count:]).strip()
-        text = facts.tokenizer.decode(row)
-        assert len(answer) == 5 and answer.isdigit() and text.count(answer) == 3
-        assert text.endswith(f"What is the pass key? The pass key is {answer}")
-        places.append(text.index(answer) / len(text))
-    assert places == sorted(places) and places[0] < 0.5 < places[-1]
-
-
 def test_texts_that_are_too_short(facts: ModelFacts, texts: Path) -> None:
     message = (
         r"3 of 4 documents have the 399 tokens that length 400 needs, but --documents requests 5; the longest has \d+"
     )
     with pytest.raises(FactorError, match=message):
         make_objective(texts, facts.tokenizer, SearchSettings(400))
-    with pytest.raises(FactorError, match=r"length: 30 is too short for a pass key; add at least \d+ tokens"):
-        make_objective(texts, facts.tokenizer, SearchSettings(30, objective="needle"))
 
 
 def test_the_fingerprint_is_the_weights_and_the_config_s(plain: str, broken: str) -> None:

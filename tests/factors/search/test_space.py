@@ -4,10 +4,33 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropeswitch.factors.search.population import crossover, first_population, mutation, next_population
 from ropeswitch.factors.search.settings import SearchSettings
-from ropeswitch.factors.search.space import START_TOKENS, Candidate, Space
-from tests.factors.search.strategies import seeds, spaces, spaces_with_candidates
+from ropeswitch.factors.search.space import (
+    ONE,
+    START_TOKENS,
+    Candidate,
+    Space,
+    crossover,
+    first_population,
+    mutation,
+    next_population,
+)
+
+seeds = st.integers(min_value=0, max_value=2**32 - 1)
+spaces = st.builds(Space, pairs=st.integers(1, 24), upper=st.integers(101, 64000), monotone=st.booleans())
+
+
+@st.composite
+def spaces_with_candidates(draw: st.DrawFn, count: int = 2) -> tuple[Space, list[Candidate]]:
+    space, rng = draw(spaces), np.random.default_rng(draw(seeds))
+    return space, [Candidate(space.between(rng, space.pairs, ONE, space.upper), 8 * n) for n in range(count)]
+
+
+def contains(space: Space, candidate: Candidate) -> bool:
+    numbers = list(candidate.hundredths)
+    inside = len(numbers) == space.pairs and all(ONE <= number <= space.upper for number in numbers)
+    return inside and (not space.monotone or numbers == sorted(numbers)) and candidate.start_tokens in START_TOKENS
+
 
 # LLaMA2-7B's published lists (microsoft/LongRoPE, ft_la2_256k.csv and 2048k_la2_256k.csv): pairs 0 to 5, 32 and 63.
 FINE_TUNED_256K = (1.02, 1.03, 1.05, 1.05, 1.05, 1.05, 30.53, 64.77)
@@ -17,7 +40,7 @@ SECOND_2048K = (1.1118, 1.1433, 1.1865, 1.1865, 1.1865, 1.218, 119.067, 575.8053
 def test_the_published_second_search_is_a_candidate() -> None:
     """Hundredths of the factors that the model was fine-tuned with, rising, up to 1.25 times the ratio of the lengths."""
     candidate = Candidate((109, 111, 113, 113, 113, 116, 390, 889))
-    assert candidate in Space(pairs=8, upper=1000)
+    assert contains(Space(pairs=8, upper=1000), candidate)
     np.testing.assert_allclose(candidate.factors(FINE_TUNED_256K), SECOND_2048K, rtol=1e-6)
 
 
@@ -33,7 +56,7 @@ def test_everything_made_is_in_the_space(case: tuple[Space, list[Candidate]], se
     space, (one, other) = case
     rng = np.random.default_rng(seed)
     mutated, crossed = mutation(space, one, probability, rng), crossover(space, one, other, rng)
-    assert one in space and mutated in space and crossed in space
+    assert all(contains(space, each) for each in (mutated, crossed))
     for number, a, b in zip(crossed.hundredths, one.hundredths, other.hundredths, strict=True):
         assert min(a, b) <= number <= max(a, b)
     assert crossed.start_tokens in (one.start_tokens, other.start_tokens)
@@ -42,17 +65,7 @@ def test_everything_made_is_in_the_space(case: tuple[Space, list[Candidate]], se
 @settings(max_examples=40)
 @given(spaces, st.lists(st.floats(0.1, 900), min_size=24, max_size=24))
 def test_the_nearest_candidate_is_in_the_space(space: Space, factors: list[float]) -> None:
-    assert space.nearest(factors[: space.pairs]) in space
-
-
-@settings(max_examples=40)
-@given(spaces_with_candidates(3), seeds)
-def test_what_is_not_drawn_anew_stays(case: tuple[Space, list[Candidate]], seed: int) -> None:
-    """With a small probability most components are the parent's."""
-    space, (parent, _, _) = case
-    made = [mutation(space, parent, 0.3, np.random.default_rng([seed, n])) for n in range(20)]
-    kept = np.mean([np.equal(each.hundredths, parent.hundredths) for each in made])
-    assert kept > 0.3
+    assert contains(space, space.nearest(factors[: space.pairs]))
 
 
 def test_mutations_leave_what_all_factors_have_alike() -> None:
@@ -78,9 +91,9 @@ def test_mutated_neighbours_are_distributed_as_rejected_draws() -> None:
 
 
 @settings(max_examples=40)
-@given(spaces, seeds, st.sampled_from(["evolution", "random"]))
-def test_populations_have_no_twins_and_are_the_seed_s(space: Space, seed: int, method: str) -> None:
-    numbers = SearchSettings(64, population=12, mutations=5, crossovers=5, parents=6, method=method)
+@given(spaces, seeds)
+def test_populations_have_no_twins_and_are_the_seed_s(space: Space, seed: int) -> None:
+    numbers = SearchSettings(64, population=12, mutations=5, crossovers=5, parents=6)
     starts = [space.nearest((1.0,) * space.pairs), space.nearest((3.0,) * space.pairs)]
 
     def both() -> tuple[list[Candidate], list[Candidate]]:

@@ -1,6 +1,9 @@
-"""Facts about a model that a search needs before loading its weights."""
+"""Facts about a model that do not need its weights loaded: its rotary embedding, tokenizer and fingerprint."""
 
+import hashlib
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
@@ -10,18 +13,16 @@ from ropeswitch.factors.rules.rope import Rope, rope_from_config
 
 # Rope types without scaling, and those with known factor sets.
 TYPES = ("default", *LONGROPE_TYPES)
+WEIGHTS = (".safetensors", ".bin")
+# Files that determine tokenization; these are read in full.
+TEXTS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+# Number and size of the evenly spaced pieces that are read from each weights file.
+PIECES, PIECE_BYTES = 64, 1 << 16
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model's rotary embedding, as described by its config.
-
-    Attributes:
-        name: Model folder or Hugging Face name.
-        rope: Its rotary embedding before any extension.
-        ladder: Factor sets of its config, or None.
-        tokenizer: Its tokenizer.
-    """
+    """A model's rotary embedding before any extension, the factor sets of its config (or None), and its tokenizer."""
 
     name: str
     rope: Rope
@@ -30,11 +31,7 @@ class ModelFacts:
 
     @classmethod
     def load(cls, name: str) -> "ModelFacts":
-        """Read config and tokenizer.
-
-        Raises:
-            FactorError: when they cannot be read, or the rotary embedding is missing or unsupported.
-        """
+        """Read config and tokenizer of a model folder or Hugging Face name; FactorError if unsupported."""
         from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
         try:
@@ -60,3 +57,27 @@ def _rope(config: dict[str, Any]) -> Rope:
             f"{', '.join(TYPES)}"
         )
     return rope_from_config(config)
+
+
+def fingerprint(name: str) -> str:
+    """Return a digest of a model folder's config, tokenizer and weights (sampled, not read in full).
+
+    For a Hugging Face name without a local folder, it is the digest of the name.
+    """
+    found = hashlib.sha256()
+    folder = Path(name)
+    if not folder.is_dir():
+        found.update(name.encode())
+        return found.hexdigest()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    found.update(json.dumps(config, sort_keys=True).encode())
+    for path in sorted(path for path in folder.iterdir() if path.name in TEXTS):
+        found.update(path.name.encode() + path.read_bytes())
+    for path in sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS):
+        size = path.stat().st_size
+        found.update(f"{path.name} {size}".encode())
+        with path.open("rb") as stream:
+            for piece in range(PIECES):
+                stream.seek(max(size - PIECE_BYTES, 0) * piece // (PIECES - 1))
+                found.update(stream.read(PIECE_BYTES))
+    return found.hexdigest()
