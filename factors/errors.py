@@ -25,18 +25,12 @@ class FactorError(InputError, ValueError):
 class FieldError(FactorError):
     """A value that is not allowed in a field that has another name at each edge: command line, plugin, variable, HTTP.
 
-    It can be pickled if its values can.
-
-    Args:
-        field: The field: one of :data:`FLAGS`, or a name that is the same at every edge.
-        reason: What is wrong, what is allowed and what to do, with names in braces, as in "{value} needs {max_model_len}".
-            A name stands for a value, else for a field of :data:`FLAGS`; any other braces stay as they are.
-        values: The values.
+    ``field`` is one of :data:`FLAGS`, or a name that is the same at every edge. ``reason`` says what is wrong, what is
+    allowed and what to do, with names in braces, as in "{value} needs {max_model_len}": a value's, or one of :data:`FLAGS`.
     """
 
     def __init__(self, field: str, reason: str, /, **values: object) -> None:
-        # All that unpickling passes on; attributes follow by themselves.
-        super().__init__(field, reason)
+        super().__init__(field, reason)  # all that unpickling passes on; attributes follow by themselves
         self.field, self._reason, self._values = field, reason, values
 
     def __str__(self) -> str:

@@ -19,13 +19,10 @@ def wilson(hits: float, tries: int) -> tuple[float, float]:
 
 
 def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
-    """Return the perplexity of all tokens, and its standard error over documents (None for a single one).
+    """Return the perplexity of all tokens, and its standard error over documents (None for one): (nats, tokens) of each.
 
     The perplexity is exp of the mean loss, and its error that value times the standard error of the mean loss. The mean is
     a ratio of sums over documents, because documents are drawn independently and the tokens of one are not.
-
-    Args:
-        sums: Sum of losses in nats and number of tokens, per document.
 
     Raises:
         FactorError: when exp of the mean exceeds the range of a float.

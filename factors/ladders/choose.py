@@ -24,16 +24,9 @@ _RULES = {"yarn": "yarn", "llama3": "llama3", "linear": "pi", "dynamic": "dynami
 def choose(
     choice: Choice, config: Mapping[str, Any], max_model_len: int | None = None, native_window: int | None = None
 ) -> MadeLadder:
-    """Make a ladder.
+    """Make a ladder for a model's text config with a rotary base, by the parsed ``--ladder``.
 
-    Args:
-        choice: The parsed ``--ladder``.
-        config: The model's text config as a dict, with a rotary base in it.
-        max_model_len: Longest sequence to serve, in tokens; None or -1 if the user names none.
-        native_window: Window that the model was trained with, in tokens, if the user states it.
-
-    Raises:
-        FactorError: naming the flag or field, its value and what is allowed.
+    Lengths are in tokens, None where the user states none, as is a ``max_model_len`` of -1. A FactorError names the field.
     """
     longest = None if max_model_len in (None, -1) else max_model_len
     if choice.kind == FILE:
