@@ -39,9 +39,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add("config", nargs="?", metavar="CONFIG", help="config.json with longrope factors, or the folder that contains it")
     sets = "add a factor set for sequences of up to LENGTH tokens; repeatable, by increasing length"
     add("--set", dest="sets", action="append", default=[], metavar="NAME=LENGTH:CSV", help=sets)
-    add("--scale", metavar="SCALE", help=f"multiplier of cos and sin: {SCALE_CHOICES}")
+    add("--scale", action="append", default=[], metavar="SCALE", help=f"multiplier of cos and sin: {SCALE_CHOICES}")
     add("--original-length", metavar="TOKENS", help="original window of the model, for --scale longrope")
-    add("--start-tokens", metavar="TOKENS", help="positions below this keep the unscaled angles (default: 0)")
+    add(
+        "--start-tokens",
+        action="append",
+        default=[],
+        metavar="TOKENS",
+        help="positions below this keep the unscaled angles (default: 0)",
+    )
     add("--rope-theta", metavar="BASE", help="rotary base that the factors were made for (default: the model's)")
     add("--description", metavar="TEXT", help="free text to store in the file")
     add("-o", "--output", required=True, metavar="FILE", help="factor file to write")
@@ -78,11 +84,14 @@ def _from_config(args: argparse.Namespace) -> file.LadderFile:
 def _from_csv(args: argparse.Namespace) -> file.LadderFile:
     if not args.sets:
         raise FactorError("factors import: give a config.json, or CSV files with --set NAME=LENGTH:CSV")
-    original = args.original_length
+    for flag, values in (("--scale", args.scale), ("--start-tokens", args.start_tokens)):
+        if len(values) > 1:
+            raise FactorError(f"{flag}: {values[1]!r}: given twice; one value holds for all sets")
+    original, start = args.original_length, args.start_tokens
     ladder = ladder_from_csv(
         [_csv_set(text) for text in args.sets],
-        scale=args.scale,
-        start_tokens=0 if args.start_tokens is None else whole("--start-tokens", args.start_tokens, *TOKENS),
+        scale=args.scale[0] if args.scale else None,
+        start_tokens=whole("--start-tokens", start[0], *TOKENS) if start else 0,
         original_length=None if original is None else whole("--original-length", original, *TOKENS),
     )
     return file.LadderFile(ladder, None if args.rope_theta is None else positive("--rope-theta", args.rope_theta))

@@ -170,13 +170,16 @@ def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
 
     points = test.points(runs)
     results = test.results(points)
-    store.write("results.json", json.dumps(results, indent=1) + "\n")
-    print(store.write("summary.md", markdown(results)).read_text(encoding="utf-8"), flush=True)
-    if drawn:
-        from ropeswitch.loadtests.report.page import html
+    try:
+        print(store.write("summary.md", markdown(results)).read_text(encoding="utf-8"), flush=True)
+        if drawn:
+            from ropeswitch.loadtests.report.page import html
 
-        report = store.write("report.html", html(results, points, test.bands(), test.limits()))
-        print(f"report: {report}", flush=True)
+            report = store.write("report.html", html(results, points, test.bands(), test.limits()))
+            print(f"report: {report}", flush=True)
+    finally:
+        # Last: a folder with complete results starts no test again.
+        store.write("results.json", json.dumps(results, indent=1) + "\n")
     stopped = [run.stopped for run in runs if not run.complete]
     if any(reason.startswith("stopped by") for reason in stopped):
         print(f"loadtest: {stopped[0]}; results so far are in {store.folder}", file=sys.stderr, flush=True)

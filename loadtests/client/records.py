@@ -118,18 +118,22 @@ class Store:
         path = folder / RESULTS
         if path.exists() and _is_complete(path):
             raise UsageError(f"--out {folder} has the results of a load test: use another folder, or remove it")
-        if not path.exists() and folder.exists() and any(each.name != REQUESTS for each in folder.iterdir()):
+        found = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.exists() else set()
+        if found and not found & {REQUESTS, RESULTS, "summary.md"}:
             raise UsageError(f"--out {folder} is not empty and has no load test: use another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        self._requests: IO[str] = (folder / REQUESTS).open("w", encoding="utf-8", buffering=1)
+        self._requests: IO[str] | None = None
 
     def keep(self, run: Run, exchange: Exchange) -> None:
         """Append a request to ``requests.jsonl``, with its run's name."""
+        path = self.folder / REQUESTS
         try:
+            if self._requests is None:  # only now are those of an interrupted test discarded
+                (self.folder / RESULTS).unlink(missing_ok=True)
+                self._requests = path.open("w", encoding="utf-8", buffering=1)
             self._requests.write(json.dumps({"run": run.name} | exchange_line(exchange)) + "\n")
         except OSError as error:
-            raise UsageError(f"{self._requests.name}: {error.strerror}; earlier requests are kept") from error
+            raise UsageError(f"{path}: {error.strerror}; earlier requests are kept") from error
 
     def write(self, name: str, text: str) -> Path:
         """Write a file in the folder atomically and return its path."""

@@ -71,6 +71,7 @@ def test_nothing_is_overwritten_without_force(folder: Path) -> None:
     ("arguments", "message"),
     [
         (IMPORT, "--scale: missing; CSV files do not contain it"),
+        ([*SCALED, "--scale", "none"], "--scale: 'none': given twice; one value holds for all sets"),
         ([*SCALED, "--start-tokens", "x"], "--start-tokens: 'x' must be a whole number of tokens"),
         ([*SCALED, "--rope-theta", "x"], "--rope-theta: 'x' must be a finite number greater than 0"),
         ([*IMPORT, "--scale", "longrope", "--original-length", "4k"], "--original-length: '4k' must be a whole number"),

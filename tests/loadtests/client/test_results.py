@@ -156,3 +156,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not valid JSON"):
         Store(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"book.txt", "results.json"}
+
+
+def test_an_interrupted_test_is_started_over_and_kept_until_then(tmp_path: Path) -> None:
+    for name, text in (("results.json", '{"complete": false}'), ("summary.md", "s"), ("requests.jsonl", "old\n")):
+        (tmp_path / name).write_text(text)
+    for _ in range(2):  # a second start that ends before its first request loses nothing
+        store = Store(tmp_path)
+        assert (tmp_path / "requests.jsonl").read_text() == "old\n" and (tmp_path / "results.json").exists()
+    made = exchange(1, 100)
+    store.keep(run(made), made)
+    assert "old" not in (tmp_path / "requests.jsonl").read_text() and not (tmp_path / "results.json").exists()
+    Store(tmp_path)

@@ -36,7 +36,7 @@ spec:
 {{- define "ropeswitch.loadTestSpec" -}}
 {{- $v := .Values -}}
 {{- $test := $v.loadTest -}}
-# A pod that had to go is replaced by one that goes on in the same folder; a test that came to its end is not made again.
+# A pod that had to go is replaced by one that starts the test over; a test that came to its end is not made again.
 backoffLimit: 0
 podFailurePolicy:
   rules:
