@@ -37,17 +37,11 @@ _long, _very_long = (ThreadPoolExecutor(1, f"parse-{name}") for name in ("long",
 
 
 class LongRequest(Request):
-    """A request whose long body is read off the event loop; upstream's routes use it like any Starlette request.
-
-    Attributes:
-        parts: The parts of this process.
-        context: The request's context.
-        takes_samples: Whether only the first token ID of a prompt is validated, which takes 40 ms for a million; the parser
-            checks them, and the endpoint gets all.
-    """
+    """A request whose long body is read off the event loop; upstream's routes use it like any Starlette request."""
 
     parts: ServerParts
     context: RequestContext
+    # Whether only the first token ID of a prompt is validated: a million take 40 ms, and the parser checks them.
     takes_samples: bool
     _size = 0
 
@@ -60,6 +54,13 @@ class LongRequest(Request):
             held.bytes += len(chunk)
             self._size += len(chunk)
             yield chunk
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            chunks = [chunk async for chunk in self.stream()]
+            # Joining a long body takes milliseconds, and ten may arrive at the same time.
+            self._body = await asyncio.to_thread(b"".join, chunks) if self._size > LONG else b"".join(chunks)
+        return self._body
 
     def release(self) -> None:
         """Release this body's share of the memory limit, when the request's handler is done."""
