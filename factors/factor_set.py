@@ -93,8 +93,7 @@ class FactorLadder:
     def checked(cls, sets: Sequence[Mapping[str, Any]]) -> "FactorLadder":
         """Build a ladder from mappings with the fields of :class:`FactorSet`; check everything a server relies on.
 
-        Raises:
-            FactorError: naming the field, the value and what is allowed.
+        Raises FactorError, naming the field, the value and what is allowed.
         """
         if not isinstance(sets, list | tuple) or not sets:
             raise FactorError("sets: must be a list of at least one factor set")

@@ -42,8 +42,7 @@ def ladder_from_csv(
     ``scale`` is ``none``, ``longrope`` or a number. For ``longrope``, ``original_length`` is the model's original window in
     tokens, and the extended length is the ladder's end, so all sets get the same scale, as in Hugging Face.
 
-    Raises:
-        FactorError: naming the flag, or the file, line and value, and what is allowed.
+    Raises FactorError, naming the flag, or the file, line and value, and what is allowed.
     """
     multiplier = _scale(scale, original_length, max(each.max_length for each in sets))
     common = {"scale": multiplier, "start_tokens": start_tokens}

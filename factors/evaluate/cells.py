@@ -40,8 +40,7 @@ class Cells:
 
         ``digests`` are those of the settings of new cells, by task and name of the set; see ``Evaluation.digests``.
 
-        Raises:
-            FactorError: naming the line that is no cell, or a cell of one of these tasks and sets with other settings.
+        Raises FactorError, naming the line that is no cell, or a cell of one of these tasks and sets with other settings.
         """
         self.path, self._digests = path, digests
         self.found: dict[Cell, Any] = {}

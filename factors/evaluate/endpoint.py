@@ -98,8 +98,7 @@ def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoin
     ``url`` may end in ``/v1``. ``model`` None stands for the first that the server lists. ``ca`` is a PEM file to trust in
     addition to the system's. A server that does not answer yet is awaited for ``wait`` seconds.
 
-    Raises:
-        UsageError: when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.
+    Raises UsageError when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.
     """
     opened = Endpoint(_base(url), tls=_trust(url, ca))
     listed = _listed(opened, wait)

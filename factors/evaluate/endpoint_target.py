@@ -75,8 +75,8 @@ class EndpointTarget:
                     f"{self._endpoint.url}: returns no log-probabilities for a prompt (echo with logprobs), so perplexity "
                     "cannot be measured"
                 )
-            told = [float(each) for each in logprobs["token_logprobs"][window.first : len(window.ids)]]
-            return [math.inf if each <= NO_CHANCE else -each for each in told]
+            returned = [float(each) for each in logprobs["token_logprobs"][window.first : len(window.ids)]]
+            return [math.inf if each <= NO_CHANCE else -each for each in returned]
 
         lengths = [len(window.ids) for window in windows]
         yield from self._ask_all(COMPLETIONS, windows, body, read, lengths, set_name)

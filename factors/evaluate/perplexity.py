@@ -67,8 +67,7 @@ def judge(
     Returns:
         Per document: its name, the first token and number of its windows, scored tokens, and their losses' sum in nats.
 
-    Raises:
-        FactorError: when too few texts are long enough, or a loss is not finite.
+    Raises FactorError when too few texts are long enough, or a loss is not finite.
     """
     rng = random.Random(f"perplexity {length} {seed}")
     stride, span = settings.stride_for(length), length - len(target.opening)
@@ -97,8 +96,7 @@ def choose(
     Returns:
         The documents with the token ids that ``encode`` returns, without special tokens.
 
-    Raises:
-        FactorError: when there are fewer.
+    Raises FactorError when there are fewer.
     """
     found: list[tuple[Document, list[int]]] = []
     longest = 0

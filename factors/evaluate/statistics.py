@@ -22,10 +22,8 @@ def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
     """Return the perplexity of all tokens, and its standard error over documents (None for one): (nats, tokens) of each.
 
     The perplexity is exp of the mean loss, and its error that value times the standard error of the mean loss. The mean is
-    a ratio of sums over documents, because documents are drawn independently and the tokens of one are not.
-
-    Raises:
-        FactorError: when exp of the mean exceeds the range of a float.
+    a ratio of sums over documents, because documents are drawn independently and the tokens of one are not. Raises
+    FactorError when exp of the mean exceeds the range of a float.
     """
     tokens = sum(count for _, count in sums)
     mean = math.fsum(nll for nll, _ in sums) / tokens

@@ -28,7 +28,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class MadeLadder:
-    """A ladder with the origin of each set, a name that tells how it was chosen, and a hint for the user, or none.
+    """A ladder with each set's origin, a name for how it was chosen, and an optional hint for the user.
 
     ``theta`` is the rotary base that it was made for; None if the source does not specify one.
     """

@@ -154,8 +154,7 @@ class Native:
 def native_of(config: Mapping[str, Any], window: int | None = None) -> Native:
     """Read a text config's rotation; ``window`` is the native window that the user states, in tokens.
 
-    Raises:
-        FactorError: naming the field of the config that is missing, wrong or unsupported, or ``--native-window``.
+    Raises FactorError, naming the field of the config that is missing, wrong or unsupported, or ``--native-window``.
     """
     values = rope_parameters(config)
     kind = values["rope_type"]

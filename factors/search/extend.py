@@ -77,14 +77,11 @@ def extend(extension: Extension, make_job: MakeJob) -> file.LadderFile:
 
 def _claim(extension: Extension, job: Job) -> None:
     """Create the work folder and record its extension there; refuse a folder that belongs to another extension."""
-    texts = Path(job.text)
     task = {
         "model": fingerprint(extension.model),
         "lengths": [*extension.lengths, extension.final],
         "recover": list(extension.recover),
-        "text": sorted(f"{each.name} {each.stat().st_size}" for each in texts.iterdir())
-        if texts.is_dir()
-        else job.text,
+        "text": [f"{each.name} {each.stat().st_size}" for each in sorted(Path(job.text).glob("*"))] or job.text,
         "search": asdict(replace(job, model="", text="")),
     }
     path = extension.work / "extension.json"

@@ -49,8 +49,7 @@ def make_objective(folder: str | Path, tokenizer: Any, settings: SearchSettings)
 
     A row begins like any text from the tokenizer: with its first special token, if it has one.
 
-    Raises:
-        FactorError: when the folder cannot be read or too few of its texts are long enough.
+    Raises FactorError when the folder cannot be read or too few of its texts are long enough.
     """
     start, _ = special_tokens(lambda text, special: tokenizer.encode(text, add_special_tokens=special))
     needed = settings.length - len(start)

@@ -94,8 +94,7 @@ class Length(Strict):
 def draw(length: Length, random: np.random.Generator, scale: float, limits: Sequence[int]) -> int:
     """Draw one length of at least one token, ``scale`` times the distribution's.
 
-    Raises:
-        UsageError: for a crossing without ``at`` if the server lists no limits.
+    Raises UsageError for a crossing without ``at`` if the server lists no limits.
     """
     if length.crossing:
         return _before_a_limit(length.crossing, random, scale, limits)

@@ -100,8 +100,7 @@ class Pieces:
 def cut(text: Text, tokenizer: Tokenizer, chat: bool, keys: Sequence[str]) -> Pieces:
     """Split a text into pieces with the served tokenizer, and its chat template for ``chat``.
 
-    Raises:
-        UsageError: if tokens span pieces, so that a prompt's tokens would not be those of its pieces.
+    Raises UsageError if tokens span pieces, so that a prompt's tokens would not be those of its pieces.
     """
 
     def whole(content: str) -> list[int]:

@@ -71,8 +71,7 @@ class Bounds:
 def plan(workload: Workload, conversations: int, seed: int, bounds: Bounds) -> list[Planned]:
     """Draw the requests of a run: a number of conversations, of one request per turn.
 
-    Raises:
-        UsageError: if a prompt is too short for a pass key, or too long for the server.
+    Raises UsageError if a prompt is too short for a pass key, or too long for the server.
     """
     if bounds.longest is not None and bounds.longest <= bounds.least:
         raise UsageError(

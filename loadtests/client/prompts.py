@@ -41,8 +41,7 @@ class Composer:
     def single(self, tokens: int, key: str, random: np.random.Generator, shared: Sequence[Piece] = ()) -> list[Piece]:
         """Assemble a prompt of exactly ``tokens`` tokens, the chat template's included, with the key at a random position.
 
-        Raises:
-            UsageError: if there is no room for the key and the question.
+        Raises UsageError if there is no room for the key and the question.
         """
         pieces = self.pieces
         statement = pieces.keys[key]
@@ -80,8 +79,7 @@ class Joints:
     def tokens(self, key: str) -> int:
         """Return the number of these tokens in a conversation about ``key``.
 
-        Raises:
-            UsageError: if the chat template or the tokenizer changes a message's tokens once others follow it.
+        Raises UsageError if the chat template or the tokenizer changes a message's tokens once others follow it.
         """
         if key not in self._tokens:
             self._tokens[key] = self._count(key)
@@ -169,8 +167,7 @@ class Prompts:
 def build(folder: Path, planned: Sequence[Planned], composer: Composer, joints: Joints, seed: int) -> Prompts:
     """Build the prompts of a plan in a file of ``folder``, which has no name and disappears with them.
 
-    Raises:
-        UsageError: if the disk has too little space.
+    Raises UsageError if the disk has too little space.
     """
     needed = TOKEN_BYTES * sum(each.prompt_tokens for each in planned)
     free = shutil.disk_usage(folder).free

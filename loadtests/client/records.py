@@ -109,8 +109,7 @@ REQUESTS, RESULTS = "requests.jsonl", "results.json"
 class Store:
     """A results folder: ``requests.jsonl`` gets a line as each request ends, the other files are written at the end.
 
-    Raises:
-        UsageError: if the folder has a finished test, or files and no load test. An interrupted test is started over.
+    Raises UsageError if the folder has a finished test, or files and no load test. An interrupted test is started over.
     """
 
     def __init__(self, folder: Path) -> None:

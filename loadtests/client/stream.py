@@ -66,8 +66,7 @@ class Reply:
 async def read_events(events: list[tuple[float, bytes]]) -> Reply:
     """Parse a streamed answer. Long ones are parsed in parts, so that other requests run in between.
 
-    Raises:
-        ValueError: if an event is not a JSON object.
+    Raises ValueError if an event is not a JSON object.
     """
     times: list[float] = []
     texts: list[str] = []

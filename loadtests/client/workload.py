@@ -184,8 +184,7 @@ def shipped(kind: str) -> dict[str, Path]:
 def load(name: str) -> Workload:
     """Load a shipped workload by its name, or a workload file.
 
-    Raises:
-        UsageError: if there is neither, or it is not a workload; the message names the key.
+    Raises UsageError if there is neither, or it is not a workload; the message names the key.
     """
     path = find("workload", name)
     return parse(read_yaml(path), str(path))
@@ -218,8 +217,7 @@ def parse(content: Any, where: str) -> Workload:
 def validated(model: type[Model], kind: str, content: Any, where: str) -> Model:
     """Validate ``content`` as a file of a kind.
 
-    Raises:
-        UsageError: if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
+    Raises UsageError if it is not one; the message names ``where``, up to five wrong keys and what is allowed.
     """
     if not isinstance(content, dict):
         raise UsageError(f"{where}: a {kind} must be a mapping with the keys {', '.join(model.model_fields)}")

@@ -59,10 +59,10 @@ def _bands(point: Figures) -> str:
         head += [title, "ratio"] if both else [title]
     rows = []
     for name in (*band_names(point), None):
-        told = [each if name is None else each["bands"].get(name, {}) for _, each in found]
-        row = [name or "**all**", whole(told[0].get("completed", 0))]
+        cells = [each if name is None else each["bands"].get(name, {}) for _, each in found]
+        row = [name or "**all**", whole(cells[0].get("completed", 0))]
         for _, key, written in COLUMNS:
-            row += [written(told[0].get(key)), times(ratio(key, *told))] if both else [written(told[0].get(key))]
+            row += [written(cells[0].get(key)), times(ratio(key, *cells))] if both else [written(cells[0].get(key))]
         rows.append(row)
     alone = "The target did not run; these are the baseline's figures.\n\n" if point["target"] is None else ""
     return alone + _table(head, rows)

@@ -2,8 +2,8 @@
 
 On SIGTERM vLLM stops its engine first and then its HTTP server, so requests in between are answered with 500. Here
 ``AsyncLLM.shutdown``, which a stopping server calls first (``engine_client.py`` overrides it), waits for the requests in
-flight. After its engine's death vLLM exits with code 0, as after a shutdown; the command tells the two apart, and exits with
-an error, so that its supervisor restarts it.
+flight. When its engine dies, vLLM exits with code 0, as after a normal shutdown; the command distinguishes the two and exits
+with an error, so that its supervisor restarts it.
 """
 
 import asyncio

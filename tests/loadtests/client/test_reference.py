@@ -64,9 +64,9 @@ def test_the_page_lists_every_key_length_text_and_shipped_workload() -> None:
 
 
 def test_the_page_says_of_every_flag_what_its_help_says() -> None:
-    told = {row[0].split()[0]: row[1] for row in rows("Flag")}
+    listed = {row[0].split()[0]: row[1] for row in rows("Flag")}
     actions = [each for each in flags()._actions if each.option_strings and each.dest != "help"]
-    assert told == {each.option_strings[-1]: each.help for each in actions}
+    assert listed == {each.option_strings[-1]: each.help for each in actions}
 
 
 def test_the_keys_of_results_are_those_of_a_real_test(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_the_keys_of_results_are_those_of_a_real_test(tmp_path: Path) -> None:
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--slo", "ttft<9") == 0
     found = results(tmp_path)
     [point] = found["points"]
-    told = {row[0] for row in rows("Key", "Whose")}
-    told |= {key.replace("STAT", each) for key in told if "STAT" in key for each in STATISTICS}
-    told = {key for key in told if "STAT" not in key}
-    assert set(found) == told
-    assert set(point["target"]) < told and set(point["target"]) - {"bands"} == set(
+    listed = {row[0] for row in rows("Key", "Whose")}
+    listed |= {key.replace("STAT", each) for key in listed if "STAT" in key for each in STATISTICS}
+    listed = {key for key in listed if "STAT" not in key}
+    assert set(found) == listed
+    assert set(point["target"]) < listed and set(point["target"]) - {"bands"} == set(
         next(iter(point["target"]["bands"].values()))
     )
 
@@ -96,9 +96,9 @@ def test_the_keys_that_are_called_vllms_are_in_its_results() -> None:
 
 
 def test_the_page_lists_every_figure_of_an_assertion() -> None:
-    told = {row[0]: row[1].strip("`") for row in rows("Figure")}
-    named = told.pop("LATENCY_STAT")
-    assert told == NUMBERS
+    listed = {row[0]: row[1].strip("`") for row in rows("Figure")}
+    named = listed.pop("LATENCY_STAT")
+    assert listed == NUMBERS
     assert all(name in named for name in (*LATENCIES, *STATISTICS))
 
 
