@@ -229,6 +229,7 @@ def test_extending_step_by_step(
     assert f"{str(work)!r} contains an extension with another search" in capsys.readouterr().err
     (texts / "later.txt").write_text("changed")
     assert extend(hook, "-o", "other.json", "--work", str(work)) == 2
+    (texts / "later.txt").unlink()
     assert f"{str(work)!r} contains an extension with another text" in capsys.readouterr().err
     assert load("out.json").ladder == ladder and before == {path: path.stat().st_mtime_ns for path in work.iterdir()}
 
