@@ -70,6 +70,8 @@ class RequestContext:
     """The state of one HTTP request, by the stages that it passes."""
 
     came: float = field(default_factory=time.time)  # seconds since 1970
+    key: bytes | None = None  # digest of its API key; None if it needs none
+    client: bytes = b""  # `state.client_digest`: whose share it uses
     request_id: bytes | None = None  # for its response's headers
     keeps_prompts: bool = False  # whether to log its prompts
     asked: Asked = Asked()

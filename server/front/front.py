@@ -73,11 +73,12 @@ class Front:
         body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
         answer = Answer(send, context, body, scope, path)
         try:
-            key = front.identify(scope, path)
+            context.key = front.identify(scope, path)
+            context.client = state.client_digest(scope, context.key)
             front.check_headers(scope)
             body.check_declared()
             if counted:
-                front.key_limits.begin(key)
+                front.key_limits.begin(context.client)
         except RefusedError as error:
             context.refuse(error)
             await answer.refuse(error.refusal)
@@ -89,7 +90,7 @@ class Front:
                 fates.count(context, parts.length_metrics)
             front.queue.settle(context.entered.tickets)
             if counted:
-                front.key_limits.end(key)
+                front.key_limits.end(context.client)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
         try:
@@ -115,11 +116,11 @@ class Front:
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)
         try:
-            key = front.identify(scope, path)
+            client = state.client_digest(scope, front.identify(scope, path))
             if state.is_metrics(path):
                 raise RefusedError(Refusal("invalid", 404, None, "The metrics have no WebSocket. Send GET /metrics."))
             front.check_headers(scope)
-            front.key_limits.begin(key)
+            front.key_limits.begin(client)
         except RefusedError as error:
             refused(error.refusal.reason, None)
             await refuse_websocket(error.refusal, receive, send)
@@ -131,4 +132,4 @@ class Front:
             # The server is shutting down.
             await refuse_websocket(error.refusal, receive, send)
         finally:
-            front.key_limits.end(key)
+            front.key_limits.end(client)

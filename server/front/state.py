@@ -17,7 +17,7 @@ from ropeswitch.server.front.flags import (
     QUEUED_TOKENS,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.keys import KeyRing, bearer
+from ropeswitch.server.front.limits.keys import KeyRing, bearer, digest
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_at_once, too_many_headers
 
@@ -25,8 +25,6 @@ from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedE
 REQUEST_ID = b"x-request-id"
 # Maximum bytes of a client's x-request-id: vLLM repeats it in every chunk of a stream and every message to the engine.
 LONGEST_ID = 256
-# Stands for all clients together if no key is required.
-EVERYONE = b"everyone"
 
 
 def route_path(scope: Scope) -> str:
@@ -74,22 +72,32 @@ def identify_request(scope: Scope) -> bytes | None:
     return bytes(given) if len(given) <= LONGEST_ID else None
 
 
+def client_digest(scope: Scope, key: bytes | None) -> bytes:
+    """Return what stands for a request's client wherever clients share: its key's digest, or that of its address."""
+    if key is not None:
+        return key
+    address = scope.get("client")
+    return digest(b"local" if address is None else address[0].encode())
+
+
 class KeyLimits:
-    """Limits the requests in flight of each key, by its digest or :data:`EVERYONE`, to ``concurrency``."""
+    """Limits the requests in flight of each client (:func:`client_digest`) to ``concurrency``."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self.in_flight: Counter[bytes] = Counter()
 
-    def begin(self, key: bytes) -> None:
+    def begin(self, client: bytes) -> None:
         """Count a request as in flight until :meth:`end`, or raise RefusedError."""
-        if self.in_flight[key] >= self._concurrency:
+        if self.in_flight[client] >= self._concurrency:
             raise RefusedError(too_many_at_once(self._concurrency))
-        self.in_flight[key] += 1
+        self.in_flight[client] += 1
 
-    def end(self, key: bytes) -> None:
+    def end(self, client: bytes) -> None:
         """Count a request as ended: answered, or its client has disconnected."""
-        self.in_flight[key] -= 1
+        self.in_flight[client] -= 1
+        if not self.in_flight[client]:
+            del self.in_flight[client]
 
 
 class HeldBodies:
@@ -114,22 +122,22 @@ class FrontState:
     max_sequences: int  # that one body may start
     max_headers: int
 
-    def identify(self, scope: Scope, path: str) -> bytes:
-        """Return the digest of a request's key, or :data:`EVERYONE`; raise RefusedError for a missing or wrong key."""
+    def identify(self, scope: Scope, path: str) -> bytes | None:
+        """Return the digest of a request's key, None if it needs none; raise RefusedError for a missing or wrong key."""
         metrics, headers = is_metrics(path), scope["headers"]
         # A browser's CORS preflight carries no key; vLLM's CORS middleware answers it. The metrics answer any method.
         preflight = scope.get("method") == "OPTIONS" and not metrics
         preflight = preflight and {b"origin", b"access-control-request-method"} <= {name for name, _ in headers}
         needs_key = self.metrics_keys.needed if metrics else self.keys.needed
         if preflight or is_open(path) or not needs_key:
-            return EVERYONE
+            return None
         token = next((bearer(value) for name, value in headers if name == b"authorization"), None)
         if token is None and is_anthropic(path):
             token = next((value.strip() for name, value in headers if name == b"x-api-key"), None)
         if not token:
             raise RefusedError(NO_KEY)
         if metrics and self.metrics_keys.match(token) is not None:
-            return EVERYONE
+            return None
         if (key := self.keys.match(token)) is None:
             raise RefusedError(WRONG_KEY)
         return key
