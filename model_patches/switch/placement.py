@@ -112,7 +112,7 @@ def place(
         limit: Its output limit in tokens, None without one.
         policy: The ladder policy; ``reserve`` needs a limit, and is ``length`` without one.
         forced: The name of the set that the request asks for, or None.
-        client_salt: The ``cache_salt`` that the client sent, or None.
+        client_salt: The client's part of the salt: the ``cache_salt`` that it sent (:func:`shared_by`), or None.
 
     Raises:
         FieldError: for an unknown set, or a sequence longer than the ladder.
@@ -129,6 +129,17 @@ def place(
 def salt_of(key: str, client_salt: str | None) -> str:
     """Return the ``cache_salt`` of a request in the set with this key; unique to the key and the client's salt."""
     return f"rope_set:{key}:{client_salt or ''}"
+
+
+def shared_by(key: bytes | None, client_salt: str | None) -> str | None:
+    """Return the client's part of a salt that only requests with this API key's digest share; unique to both.
+
+    The key and the salt may be None; the result without a key is the client's own salt, unless that looks like a key's.
+    """
+    salt = client_salt or ""
+    if key is None:
+        return f"key::{salt}" if salt.startswith("key:") else client_salt
+    return f"key:{key[:16].hex()}:{salt}"
 
 
 def key_part(salt: str) -> str:

@@ -6,13 +6,14 @@ response's headers can name its set before its first output; the generators that
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
 from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
-from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, with_extra
+from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, shared_by, with_extra
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
@@ -29,6 +30,8 @@ class Prompts:
     Attributes:
         length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
+        by_key: Whether only requests with the same API key share the prefix cache (``--prefix-cache-scope key``).
+        shows_cached: Whether answers may tell how much of a prompt the prefix cache had.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
     """
 
@@ -36,6 +39,8 @@ class Prompts:
     admission: Admission
     length: Callable[[Any], int | None]
     limits_output: bool = False
+    by_key: bool = True
+    shows_cached: bool = True
     bounds_whitespace: bool = False
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
@@ -54,7 +59,8 @@ class Prompts:
             params = with_extra(params, {FORCED_SET: context.asked.alias.factor_set})
         # vLLM's handlers fill in a limit that neither the body nor the server names.
         filled_in = not (self.limits_output or context is None or context.asked.limited)
-        placement = placed(self.ladder, params, num_tokens, _client_salt(prompt), filled_in=filled_in)
+        salt = shared_by(context.key if context is not None and self.by_key else None, _client_salt(prompt))
+        placement = placed(self.ladder, params, num_tokens, salt, filled_in=filled_in)
         if context is None or not _is_later_step(context):
             if context is not None:
                 _check_support(context, params)
@@ -83,7 +89,8 @@ class RopeClient(vllm_adapter.AsyncLLM):
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, sampling_params, request_id)
-        return super().generate(prompt, params, request_id, *args, **kwargs)
+        outputs = super().generate(prompt, params, request_id, *args, **kwargs)
+        return outputs if self.prompts.shows_cached else _without_cached(outputs)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
@@ -132,6 +139,14 @@ def _client_salt(prompt: Any) -> str | None:
     # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
     inner = prompt.get("decoder_prompt")
     return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
+
+
+async def _without_cached(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield outputs without their counts of cached tokens, which the Responses API reports whatever vLLM's flag says."""
+    async with aclosing(outputs):
+        async for each in outputs:
+            each.num_cached_tokens = each.num_cache_creation_tokens = None
+            yield each
 
 
 def _is_later_step(context: RequestContext) -> bool:

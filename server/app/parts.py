@@ -24,4 +24,5 @@ class ServerParts:
     length_metrics: LengthMetrics | None  # None with --disable-log-stats
     access_log: AccessLog | None  # None with --access-log off
     prefill_progress: Progress
+    shows_cached: bool = True  # whether answers may tell how much of a prompt the prefix cache had
     request_ids: bool = False  # whether responses carry the header x-request-id

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Literal, NoReturn
 
 import uvloop
-from vllm import envs
+from vllm import envs as envs
 from vllm.config.logging import LoggingConfig
 from vllm.config.structured_outputs import StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -20,6 +20,11 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
+from vllm.multimodal.image import open_image as open_image
+from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY as MEDIA_CONNECTOR_REGISTRY
+from vllm.multimodal.media import ImageMediaIO as ImageMediaIO
+from vllm.multimodal.media import MediaConnector as MediaConnector
+from vllm.multimodal.media import VideoMediaIO as VideoMediaIO
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
@@ -116,7 +121,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
             sse_keep_alive_interval=KEEP_ALIVE_SECONDS,
             shutdown_timeout=SHUTDOWN_SECONDS,
             enable_request_id_headers=True,
-            enable_prompt_tokens_details=True,
+            enable_prompt_tokens_details=None,  # --prefix-cache-scope decides
             structured_outputs_config=StructuredOutputsConfig(**STRUCTURED_OUTPUTS),
         )
         args = parser.parse_args(list(argv))

@@ -4,10 +4,12 @@ The state is in one context variable, so handlers and the tasks they start see o
 server makes itself, and realtime sessions (WebSockets), have none.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ropeswitch.model_patches.switch.placement import Placement
@@ -55,6 +57,15 @@ class Entered:
 
 
 @dataclass
+class Media:
+    """What the media of a request have taken so far."""
+
+    bytes: int = 0  # fetched
+    images: list[int] = field(default_factory=list)  # pixels of each; added by several threads
+    fetching: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 8))
+
+
+@dataclass
 class Sent:
     """What was sent as a request's answer."""
 
@@ -78,6 +89,7 @@ class RequestContext:
     refusal: Refusal | None = None  # the response, regardless of the error that a handler makes of it
     refused_tokens: int | None = None  # length of the refused prompt, None if it was not counted
     error: Exception | None = None  # of its handler
+    media: Media = field(default_factory=Media)
     entered: Entered = field(default_factory=Entered)
     sent: Sent = field(default_factory=Sent)
 

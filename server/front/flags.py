@@ -14,10 +14,15 @@ from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
+# Stores responses by IDs that name no key.
+STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"
+MEDIA_VARIABLE = "VLLM_MEDIA_CONNECTOR"
 CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
 QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
+# Pixels of a request's images: 22 photographs of 12 megapixels, 768 MiB as RGB.
+PIXELS = 1 << 28
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
 # bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32
@@ -47,6 +52,9 @@ class FrontConfig:
     max_sequences_per_request: int
     max_concurrent_per_key: int
     max_headers: int
+    cache_by_key: bool
+    max_image_pixels: int
+    allow_private_media: bool
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,24 @@ def add(parser: Any) -> None:
         default=CONCURRENT_PER_KEY,
         metavar="N",
         help="Maximum requests in flight per API key, per API server process.",
+    )
+    argument(
+        "--prefix-cache-scope",
+        choices=("key", "server"),
+        default="key",
+        help="Share cached prompts among requests with the same API key, or among all requests.",
+    )
+    argument(
+        "--max-image-pixels",
+        type=_COUNT,
+        default=PIXELS,
+        metavar="N",
+        help="Maximum pixels of a request's images in all.",
+    )
+    argument(
+        "--allow-private-media",
+        action="store_true",
+        help="Fetch media from private addresses too, and through the environment's proxies (default: refused).",
     )
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
@@ -168,6 +194,13 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         )
     metrics = (check_key("--metrics-key", args.metrics_key.strip()),) if args.metrics_key is not None else ()
     args.api_key = args.metrics_key = None
+    if environment.get(STORE_VARIABLE, "0") != "0" and (len(digests) > 1 or args.api_key_file is not None):
+        raise UsageError(
+            f"{STORE_VARIABLE}: with several keys (--api-key, --api-key-file), each could read the responses stored for the "
+            "others; leave the variable out, or serve each key by its own server"
+        )
+    if args.enable_prompt_tokens_details is None:
+        args.enable_prompt_tokens_details = args.prefix_cache_scope == "key"
     if args.enable_ssl_refresh:
         # vLLM reloads with watchfiles, which without polling misses the second renewal of a mounted secret.
         environment.setdefault("WATCHFILES_FORCE_POLLING", "true")
@@ -185,6 +218,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_sequences_per_request=args.max_sequences_per_request,
         max_concurrent_per_key=args.max_concurrent_per_key,
         max_headers=args.h11_max_header_count,
+        cache_by_key=args.prefix_cache_scope == "key",
+        max_image_pixels=args.max_image_pixels,
+        allow_private_media=args.allow_private_media,
     )
 
 

@@ -129,6 +129,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         raise UsageError(str(error)) from error
     with refusals.channel():
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names)
+        if (connector := os.environ.setdefault(front_flags.MEDIA_VARIABLE, NAME)) != NAME:
+            notes.append(f"{front_flags.MEDIA_VARIABLE}: {connector} fetches media, unchecked by --allow-private-media")
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         console.say(*summary(args, made, [*notes, *tool_notes]))

@@ -65,6 +65,8 @@ async def reporting(call: Callable[[], Awaitable[Any]], request: Request, body: 
             "time_ms": round((time.monotonic() - started) * 1000),
             "eta_ms": round(sum(seconds) * 1000) if seconds and len(seconds) == len(found) else None,
         }
+        if not parts.shows_cached:
+            del progress["cache"]
         return f"data: {json.dumps({**head, 'prompt_progress': progress})}\n\n"
 
     async def later() -> str:
