@@ -26,8 +26,7 @@ from ropeswitch.server.front.access_log import start as start_access_log
 from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
-from ropeswitch.server.front.flags import FrontConfig
-from ropeswitch.server.front.limits import media
+from ropeswitch.server.front.limits.media import Connector
 from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.metrics.queue_metrics import queue_gauges
@@ -97,9 +96,9 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     engine_utilities.check_process(patches)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
-    config: FrontConfig = args.ropeswitch_front
-    front = build(config, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
-    media.register(NAME, private=config.allow_private_media, most_pixels=config.max_image_pixels)
+    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
+    connector = partial(Connector, args.allow_private_media, args.max_image_pixels)
+    vllm_adapter.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
     coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
@@ -122,7 +121,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         front.queue,
         partial(prompt_length, model),
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
-        by_key=config.cache_by_key,
+        by_key=args.prefix_cache_scope == "key",
         shows_cached=args.enable_prompt_tokens_details,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
     )

@@ -57,15 +57,6 @@ class Entered:
 
 
 @dataclass
-class Media:
-    """What the media of a request have taken so far."""
-
-    bytes: int = 0  # fetched
-    images: list[int] = field(default_factory=list)  # pixels of each; added by several threads
-    fetching: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, 8))
-
-
-@dataclass
 class Sent:
     """What was sent as a request's answer."""
 
@@ -89,7 +80,11 @@ class RequestContext:
     refusal: Refusal | None = None  # the response, regardless of the error that a handler makes of it
     refused_tokens: int | None = None  # length of the refused prompt, None if it was not counted
     error: Exception | None = None  # of its handler
-    media: Media = field(default_factory=Media)
+    media_bytes: int = 0  # fetched
+    image_pixels: list[int] = field(default_factory=list)  # of each image; appended by several threads
+    fetching: asyncio.Semaphore = field(
+        default_factory=partial(asyncio.Semaphore, 8)
+    )  # bounds its connections for media
     entered: Entered = field(default_factory=Entered)
     sent: Sent = field(default_factory=Sent)
 

@@ -14,7 +14,6 @@ from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
-# Stores responses by IDs that name no key.
 STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"
 MEDIA_VARIABLE = "VLLM_MEDIA_CONNECTOR"
 CONCURRENT_PER_KEY = 1024
@@ -52,9 +51,6 @@ class FrontConfig:
     max_sequences_per_request: int
     max_concurrent_per_key: int
     max_headers: int
-    cache_by_key: bool
-    max_image_pixels: int
-    allow_private_media: bool
 
 
 @dataclass(frozen=True)
@@ -118,19 +114,13 @@ def add(parser: Any) -> None:
         "--prefix-cache-scope",
         choices=("key", "server"),
         default="key",
-        help="Share cached prompts among requests with the same API key, or among all requests.",
+        help="Who shares cached prompts: a key, or all.",
     )
     argument(
-        "--max-image-pixels",
-        type=_COUNT,
-        default=PIXELS,
-        metavar="N",
-        help="Maximum pixels of a request's images in all.",
+        "--max-image-pixels", type=_COUNT, default=PIXELS, metavar="N", help="Maximum pixels of a request's images."
     )
     argument(
-        "--allow-private-media",
-        action="store_true",
-        help="Fetch media from private addresses too, and through the environment's proxies (default: refused).",
+        "--allow-private-media", action="store_true", help="Fetch media from private addresses, and through proxies."
     )
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
@@ -218,9 +208,6 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_sequences_per_request=args.max_sequences_per_request,
         max_concurrent_per_key=args.max_concurrent_per_key,
         max_headers=args.h11_max_header_count,
-        cache_by_key=args.prefix_cache_scope == "key",
-        max_image_pixels=args.max_image_pixels,
-        allow_private_media=args.allow_private_media,
     )
 
 

@@ -8,8 +8,6 @@ import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.front.context import Media, current
+from ropeswitch.server.front.context import RequestContext, current
 
 _GLOBAL, _NAT64 = ip_network("2000::/3"), ip_network("64:ff9b::/96")
 # Public by number, but virtual machines reach their cloud's metadata there: Azure's and Oracle's.
@@ -46,67 +44,41 @@ def _public_socket(info: Any) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-@dataclass(frozen=True)
-class Fetcher:
-    """Stands for ``vllm.connections.HTTPConnection``, of which a connector calls this method alone."""
-
-    private: bool  # whether from private addresses too, and through the environment's proxies
-    media: Media
-
-    async def async_get_bytes(self, url: str, *, timeout: float | None, allow_redirects: bool, max_bytes: Any) -> bytes:
-        """Return the content of a URL; upstream checks ``max_bytes`` again. Raise RuntimeError if it cannot be fetched."""
-        content, limit = bytearray(), vllm_adapter.envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB << 20
-        connector = aiohttp.TCPConnector(socket_factory=None if self.private else _public_socket)
-        options: Any = {"connector": connector, "trust_env": self.private, "timeout": aiohttp.ClientTimeout(timeout)}
-        try:
-            async with (
-                self.media.fetching,
-                aiohttp.ClientSession(**options) as session,
-                session.get(url, allow_redirects=allow_redirects, raise_for_status=True) as answer,
-            ):
-                async for part in answer.content.iter_chunked(1 << 16):
-                    self.media.bytes += len(part)
-                    if 0 < limit < self.media.bytes:
-                        name = "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"
-                        raise RuntimeError(f"the media of this request exceed {limit} bytes in all ({name})")
-                    content += part
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise RuntimeError(FAILED) from error
-        return bytes(content)
-
-
 class CountedImage(vllm_adapter.ImageMediaIO):
-    """Decodes an image if its request may have as many pixels."""
+    """Decodes an image unless its request has too many pixels."""
 
-    def __init__(self, plain: Any, media: Media, most: int) -> None:
+    def __init__(self, plain: Any, context: RequestContext, most: int) -> None:
         super().__init__(plain.image_mode, **plain.kwargs)
-        self._media, self._most = media, most
+        self._pixels, self._most = context.image_pixels, most
 
     def load_bytes(self, data: bytes) -> Any:
         with vllm_adapter.open_image(BytesIO(data)) as image:  # reads its header only
-            self._media.images.append(image.width * image.height)
-        if (pixels := sum(self._media.images)) > self._most:
+            self._pixels.append(image.width * image.height)
+        if (found := sum(self._pixels)) > self._most:
             raise RuntimeError(
-                f"the images of this request have {pixels} pixels or more, and at most {self._most} in all are allowed; "
-                "send fewer or smaller ones, or restart the server with a larger --max-image-pixels"
+                f"the images of this request have {found} pixels or more, and at most {self._most} in all are allowed; send "
+                "fewer or smaller ones, or restart the server with a larger --max-image-pixels"
             )
         return super().load_bytes(data)
 
 
 class Connector(vllm_adapter.MediaConnector):
-    """Loads the media of one message; every fault of the media is a 400 that names its field."""
+    """Loads the media of one message; every fault of the media is a 400 that names its field.
+
+    ``private``: whether to fetch from private addresses too, and through the environment's proxies.
+    """
 
     def __init__(self, private: bool, most_pixels: int, **options: Any) -> None:
-        context = current.get()
-        self._media, self._most = Media() if context is None else context.media, most_pixels
-        super().__init__(connection=Fetcher(private, self._media), **options)
+        # Of its connection it calls `async_get_bytes` alone.
+        super().__init__(connection=self, **options)
+        self._private, self._most, self._context = private, most_pixels, current.get() or RequestContext()
 
     async def load_from_url_async(self, url: str, media_io: Any, *, fetch_timeout: int | None = None) -> Any:
         field = "audio_url"
         if isinstance(media_io, vllm_adapter.ImageMediaIO):
-            field, media_io = "image_url", CountedImage(media_io, self._media, self._most)
+            field, media_io = "image_url", CountedImage(media_io, self._context, self._most)
         elif isinstance(media_io, vllm_adapter.VideoMediaIO):
-            field, media_io.image_io = "video_url", CountedImage(media_io.image_io, self._media, self._most)
+            field, media_io.image_io = "video_url", CountedImage(media_io.image_io, self._context, self._most)
         try:
             return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
         except Exception as error:
@@ -119,7 +91,23 @@ class Connector(vllm_adapter.MediaConnector):
         loading = self.load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
         return _threads.submit(copy_context().run, asyncio.run, loading).result()
 
-
-def register(name: str, *, private: bool, most_pixels: int) -> None:
-    """Make ``name`` that of our connector in vLLM's registry."""
-    vllm_adapter.MEDIA_CONNECTOR_REGISTRY.register(name)(partial(Connector, private, most_pixels))
+    async def async_get_bytes(self, url: str, *, timeout: float | None, allow_redirects: bool, max_bytes: Any) -> bytes:
+        """Return the content of a URL; upstream checks ``max_bytes`` again."""
+        content, limit = bytearray(), vllm_adapter.envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB << 20
+        connector = aiohttp.TCPConnector(socket_factory=None if self._private else _public_socket)
+        options: Any = {"connector": connector, "trust_env": self._private, "timeout": aiohttp.ClientTimeout(timeout)}
+        try:
+            async with (
+                self._context.fetching,
+                aiohttp.ClientSession(**options) as session,
+                session.get(url, allow_redirects=allow_redirects, raise_for_status=True) as answer,
+            ):
+                async for part in answer.content.iter_chunked(1 << 16):
+                    content += part
+                    self._context.media_bytes += len(part)
+                    if 0 < limit < self._context.media_bytes:
+                        name = "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"
+                        raise RuntimeError(f"the media of this request exceed {limit} bytes in all ({name})")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise RuntimeError(FAILED) from error
+        return bytes(content)
