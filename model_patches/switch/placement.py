@@ -132,10 +132,7 @@ def salt_of(key: str, client_salt: str | None) -> str:
 
 
 def shared_by(key: bytes | None, client_salt: str | None) -> str | None:
-    """Return the client's part of a salt that only requests with this API key's digest share; unique to both.
-
-    The key and the salt may be None; the result without a key is the client's own salt, unless that looks like a key's.
-    """
+    """Return the client's part of a salt for requests with this API key's digest, if any; unique to both."""
     salt = client_salt or ""
     if key is None:
         return f"key::{salt}" if salt.startswith("key:") else client_salt

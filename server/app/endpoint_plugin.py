@@ -98,7 +98,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
     front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
     connector = partial(Connector, args.allow_private_media, args.max_image_pixels)
-    vllm_adapter.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
+    vllm_adapter.media.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
     coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor

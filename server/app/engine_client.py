@@ -110,16 +110,10 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
     return int(vllm_adapter.extract_prompt_len(model_config, prompt))
 
 
-_REPLACED: dict[str, Callable[[Any], Any]] = {
-    "AsyncLLM": lambda _: RopeClient,
-    "OutputProcessor": lambda _: WatchedOutputs,
-}
-
-
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    for name, ours in _REPLACED.items():
-        replace(f"vllm.v1.engine.async_llm.{name}", ours)
+    replace("vllm.v1.engine.async_llm.AsyncLLM", lambda _: RopeClient)
+    replace("vllm.v1.engine.async_llm.OutputProcessor", lambda _: WatchedOutputs)
 
 
 def _check_numbers(params: Any) -> None:

@@ -20,11 +20,8 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
+from vllm.multimodal import media as media
 from vllm.multimodal.image import open_image as open_image
-from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY as MEDIA_CONNECTOR_REGISTRY
-from vllm.multimodal.media import ImageMediaIO as ImageMediaIO
-from vllm.multimodal.media import MediaConnector as MediaConnector
-from vllm.multimodal.media import VideoMediaIO as VideoMediaIO
 from vllm.platforms import current_platform
 from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template

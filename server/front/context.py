@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from ropeswitch.model_patches.switch.placement import Placement
@@ -82,9 +81,7 @@ class RequestContext:
     error: Exception | None = None  # of its handler
     media_bytes: int = 0  # fetched
     image_pixels: list[int] = field(default_factory=list)  # of each image; appended by several threads
-    fetching: asyncio.Semaphore = field(
-        default_factory=partial(asyncio.Semaphore, 8)
-    )  # bounds its connections for media
+    fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))  # its connections for media
     entered: Entered = field(default_factory=Entered)
     sent: Sent = field(default_factory=Sent)
 

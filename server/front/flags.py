@@ -110,18 +110,9 @@ def add(parser: Any) -> None:
         metavar="N",
         help="Maximum requests in flight per API key, per API server process.",
     )
-    argument(
-        "--prefix-cache-scope",
-        choices=("key", "server"),
-        default="key",
-        help="Who shares cached prompts: a key, or all.",
-    )
-    argument(
-        "--max-image-pixels", type=_COUNT, default=PIXELS, metavar="N", help="Maximum pixels of a request's images."
-    )
-    argument(
-        "--allow-private-media", action="store_true", help="Fetch media from private addresses, and through proxies."
-    )
+    argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
+    argument("--max-image-pixels", type=_COUNT, default=PIXELS, metavar="N", help="Maximum pixels of all images.")
+    argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
         "--access-log",
@@ -186,8 +177,8 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
     args.api_key = args.metrics_key = None
     if environment.get(STORE_VARIABLE, "0") != "0" and (len(digests) > 1 or args.api_key_file is not None):
         raise UsageError(
-            f"{STORE_VARIABLE}: with several keys (--api-key, --api-key-file), each could read the responses stored for the "
-            "others; leave the variable out, or serve each key by its own server"
+            f"{STORE_VARIABLE}: every key of --api-key and --api-key-file could read the responses stored for another; "
+            "leave the variable out, or serve one key (--api-key)"
         )
     if args.enable_prompt_tokens_details is None:
         args.enable_prompt_tokens_details = args.prefix_cache_scope == "key"

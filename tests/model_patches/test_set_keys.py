@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.placement import client_part, salt_of
+from ropeswitch.model_patches.switch.placement import client_part, salt_of, shared_by
 from ropeswitch.model_patches.switch.set_keys import set_keys
 
 SET = FactorSet("a", 8, (1.0, 2.0), 1.5, 2, 0.5)
@@ -54,3 +54,24 @@ def test_no_client_can_name_another_set_in_its_salt(pairs: list[tuple[str, str]]
     assert len({salt_of(*pair) for pair in pairs}) == len(pairs)
     assert all(client_part(salt_of(*pair)) == (pair[1] or None) for pair in pairs)
     assert salt_of("a" * 32, salt_of("b" * 32, None)) != salt_of("b" * 32, None)
+
+
+KEYS = [None, b"a" * 32, b"b" * 32]
+# What a client could send to look like a request with a key, or like one without.
+IMITATED = ["", "key", "key:", "key::", "key:::", "x", *(str(shared_by(key, "x")) for key in KEYS)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(KEYS), st.sampled_from(IMITATED) | st.text(max_size=80)), min_size=2, unique=True
+    )
+)
+def test_no_client_can_name_another_key_in_its_salt(pairs: list[tuple[bytes | None, str]]) -> None:
+    salts = [salt_of("a" * 32, shared_by(*pair)) for pair in pairs]
+    assert len(set(salts)) == len(pairs)
+    # Placed again, a sequence keeps its part.
+    assert [salt_of("a" * 32, client_part(salt)) for salt in salts] == salts
+
+
+def test_without_keys_salts_are_the_clients_own() -> None:
+    assert [shared_by(None, salt) for salt in (None, "alice", "a:b")] == [None, "alice", "a:b"]

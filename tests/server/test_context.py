@@ -1,6 +1,7 @@
 """One context for each HTTP request, and one decision for each prompt, carried in it."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +57,44 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
     assert pooling.extra_kwargs is None
 
 
+def test_two_keys_share_cached_blocks_only_where_the_scope_is_the_server() -> None:
+    def salt(key: bytes | None, client: str | None = None, **options: Any) -> str:
+        context, prompt = RequestContext(key=key), {"prompt_token_ids": [1], "cache_salt": client}
+        placed(SamplingParams(), prompt=prompt, context=context, length=lambda _: 1, **options)
+        return context.entered.placements[0].salt
+
+    keys = [None, b"a" * 32, b"b" * 32]
+    assert len({salt(key, client) for key in keys for client in (None, "mine", salt(keys[1]))}) == 9
+    assert salt(keys[1], "mine") == salt(keys[1], "mine")
+    assert len({salt(key, "mine", by_key=False) for key in keys}) == 1 and salt(None, "mine").endswith(":mine")
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_outputs_tell_cached_tokens_only_where_they_may(shows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Responses API reports those of its outputs whatever vLLM's flag says."""
+    closed = []
+
+    async def upstream(*_: Any) -> AsyncGenerator[Any, None]:
+        try:
+            while True:
+                yield SimpleNamespace(num_cached_tokens=16, num_cache_creation_tokens=8)
+        finally:
+            closed.append(True)
+
+    async def check() -> None:
+        outputs = client.generate({"prompt_token_ids": [1]}, SamplingParams(), "r")
+        output = await anext(outputs)
+        assert (output.num_cached_tokens, output.num_cache_creation_tokens) == ((16, 8) if shows else (None, None))
+        # A client that disconnects ends the request in the engine at once.
+        await outputs.aclose()
+        assert closed
+
+    monkeypatch.setattr(AsyncLLM, "generate", upstream)
+    client: Any = RopeClient.__new__(RopeClient)
+    client.prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shows_cached=shows)  # type: ignore[arg-type]
+    asyncio.run(check())
+
+
 def test_a_request_is_refused_and_counted_once() -> None:
     counted: list[Any] = []
     listeners.append(lambda *rejection: counted.append(rejection))
@@ -74,14 +113,14 @@ def test_no_other_module_keeps_the_state_of_a_request() -> None:
 
 
 def placed(
-    params: Any, *, prompt: int, context: RequestContext, policy: str = "length", **options: Any
+    params: Any, *, prompt: Any, context: RequestContext, policy: str = "length", length: Any = len, **options: Any
 ) -> tuple[str, str]:
     """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(engine_ladder(LADDER, policy, 14), admission, len, **options)
+    prompts = Prompts(engine_ladder(LADDER, policy, 14), admission, length, **options)
     token = current.set(context)
     try:
-        return chosen(carried(prompts.place([1] * prompt, params, "r")))
+        return chosen(carried(prompts.place([1] * prompt if isinstance(prompt, int) else prompt, params, "r")))
     finally:
         current.reset(token)
 

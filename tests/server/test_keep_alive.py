@@ -39,7 +39,7 @@ def test_ids_cached_tokens_and_compact_json_unless_told_otherwise() -> None:
         ids, details = args.enable_request_id_headers, args.enable_prompt_tokens_details
         return ids, details, outputs.backend, outputs.disable_any_whitespace
 
-    assert parsed() == (True, True, "xgrammar", True)
+    assert parsed() == (True, None, "xgrammar", True)
     assert parsed("--no-enable-request-id-headers", "--no-enable-prompt-tokens-details")[:2] == (False, False)
     assert parsed("--structured-outputs-config", '{"backend": "auto"}')[2:] == ("auto", False)
-    assert parsed("--reasoning-parser", "qwen3") == (True, True, "xgrammar", True)
+    assert parsed("--reasoning-parser", "qwen3") == (True, None, "xgrammar", True)

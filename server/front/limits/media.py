@@ -22,8 +22,6 @@ _GLOBAL, _NAT64 = ip_network("2000::/3"), ip_network("64:ff9b::/96")
 _CLOUDS = ip_network("168.63.129.16/32"), ip_network("192.0.0.0/24")
 # The same for every failure, so that it does not tell open ports from closed ones.
 FAILED = "the media could not be fetched; its host needs a public address, unless the server has --allow-private-media"
-# For the few renderers that load media synchronously.
-_threads = ThreadPoolExecutor(8, "media")
 
 
 def is_public(address: str) -> bool:
@@ -44,7 +42,7 @@ def _public_socket(info: Any) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-class CountedImage(vllm_adapter.ImageMediaIO):
+class CountedImage(vllm_adapter.media.ImageMediaIO):
     """Decodes an image unless its request has too many pixels."""
 
     def __init__(self, plain: Any, context: RequestContext, most: int) -> None:
@@ -62,11 +60,8 @@ class CountedImage(vllm_adapter.ImageMediaIO):
         return super().load_bytes(data)
 
 
-class Connector(vllm_adapter.MediaConnector):
-    """Loads the media of one message; every fault of the media is a 400 that names its field.
-
-    ``private``: whether to fetch from private addresses too, and through the environment's proxies.
-    """
+class Connector(vllm_adapter.media.MediaConnector):
+    """Loads a message's media, if ``private`` from any address; a fault of the media is a 400 that names its field."""
 
     def __init__(self, private: bool, most_pixels: int, **options: Any) -> None:
         # Of its connection it calls `async_get_bytes` alone.
@@ -75,9 +70,9 @@ class Connector(vllm_adapter.MediaConnector):
 
     async def load_from_url_async(self, url: str, media_io: Any, *, fetch_timeout: int | None = None) -> Any:
         field = "audio_url"
-        if isinstance(media_io, vllm_adapter.ImageMediaIO):
+        if isinstance(media_io, vllm_adapter.media.ImageMediaIO):
             field, media_io = "image_url", CountedImage(media_io, self._context, self._most)
-        elif isinstance(media_io, vllm_adapter.VideoMediaIO):
+        elif isinstance(media_io, vllm_adapter.media.VideoMediaIO):
             field, media_io.image_io = "video_url", CountedImage(media_io.image_io, self._context, self._most)
         try:
             return await super().load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
@@ -88,11 +83,12 @@ class Connector(vllm_adapter.MediaConnector):
             raise vllm_adapter.validation_error(f"{field}: {error}", field) from error
 
     def load_from_url(self, url: str, media_io: Any, *, fetch_timeout: int | None = None) -> Any:
+        # For the few renderers that wait for media, some of them on the event loop.
         loading = self.load_from_url_async(url, media_io, fetch_timeout=fetch_timeout)
-        return _threads.submit(copy_context().run, asyncio.run, loading).result()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(copy_context().run, asyncio.run, loading).result()
 
     async def async_get_bytes(self, url: str, *, timeout: float | None, allow_redirects: bool, max_bytes: Any) -> bytes:
-        """Return the content of a URL; upstream checks ``max_bytes`` again."""
         content, limit = bytearray(), vllm_adapter.envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB << 20
         connector = aiohttp.TCPConnector(socket_factory=None if self._private else _public_socket)
         options: Any = {"connector": connector, "trust_env": self._private, "timeout": aiohttp.ClientTimeout(timeout)}

@@ -22,6 +22,12 @@ class Parser(argparse.ArgumentParser):
 
 def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any) -> flags.FrontConfig:
     """What ``ropeswitch serve`` makes of the flags, with vLLM's own in ``upstream``."""
+    return taking(*argv, environment=environment, **upstream)[0]
+
+
+def taking(
+    *argv: str, environment: dict[str, str] | None = None, **upstream: Any
+) -> tuple[flags.FrontConfig, argparse.Namespace]:
     parser = Parser()
     flags.add(parser)
     args = parser.parse_args(argv)
@@ -33,13 +39,14 @@ def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any
         "ssl_cert_reqs": 0,
         "ssl_ciphers": None,
         "enable_ssl_refresh": False,
+        "enable_prompt_tokens_details": None,
         "h11_max_header_count": 256,
     }
     for name, value in (ours | upstream).items():
         setattr(args, name, value)
     config = flags.take(args, environment if environment is not None else {}, NAMES)
     assert args.api_key is None and args.metrics_key is None
-    return config
+    return config, args
 
 
 @pytest.mark.parametrize(
@@ -125,6 +132,27 @@ def test_the_config_holds_no_key() -> None:
     )
     config = taken("--metrics-key", "metrics-secret", api_key=["api-secret"])
     assert b"secret" not in pickle.dumps(config) and "secret" not in repr(config)
+
+
+def test_stored_responses_that_another_key_could_read(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("one\n")
+    store = {flags.STORE_VARIABLE: "1"}
+    for argv, keys in (([], ["one", "two"]), (["--api-key-file", str(tmp_path / "keys")], None)):
+        with pytest.raises(UsageError, match=f"^{flags.STORE_VARIABLE}: every key of --api-key and --api-key-file"):
+            taken(*argv, environment=dict(store), api_key=keys)
+        assert taken(*argv, environment={flags.STORE_VARIABLE: "0"}, api_key=keys)
+    assert taken(environment=dict(store), api_key=["one", "one"]) and taken(environment=dict(store))
+
+
+def test_cached_tokens_of_others_are_not_told_unless_asked_for() -> None:
+    for argv, given, told in (
+        ([], None, True),
+        (["--prefix-cache-scope", "server"], None, False),
+        (["--prefix-cache-scope", "server"], True, True),
+        ([], False, False),
+    ):
+        args = taking(*argv, enable_prompt_tokens_details=given)[1]
+        assert args.enable_prompt_tokens_details is told
 
 
 def test_tls(tmp_path: Path) -> None:

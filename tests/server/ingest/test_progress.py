@@ -32,7 +32,9 @@ class Prompt:
 
     def __init__(self, interval: float = 0) -> None:
         self.processed, self.begin, self.closed, self.interval = 0, asyncio.Event(), False, interval
-        self.parts = State({"prefill_progress": self.progress, "status": State({"model": "served"})})
+        self.parts = State(
+            {"prefill_progress": self.progress, "status": State({"model": "served"}), "shows_cached": True}
+        )
         self.wait = 0.0
 
     async def stream(self, request_id: str = "cmpl-1", **changes: Any) -> AsyncGenerator[Any, None]:
@@ -69,6 +71,18 @@ def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def parsed(chunk: str) -> Any:
     return json.loads(chunk.removeprefix("data: "))
+
+
+def test_progress_without_cached_tokens_where_answers_do_not_tell_them() -> None:
+    async def check() -> None:
+        prompt = Prompt()
+        prompt.parts.shows_cached = False
+        stream = await prompt.stream()
+        progress = parsed(await anext(stream))["prompt_progress"]
+        assert set(progress) == {"total", "processed", "time_ms", "eta_ms"}
+        await stream.aclose()
+
+    asyncio.run(check())
 
 
 def test_progress_until_the_first_token() -> None:
