@@ -17,6 +17,7 @@ import httpx2
 import openai
 import pytest
 
+from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.metrics import queue_metrics
 from tests.server.asking import wait_until
 from tests.server.checkpoint import MAXIMUM
@@ -135,6 +136,18 @@ def test_the_file_of_keys_is_read_again(guarded: Guarded) -> None:
     assert guarded.server.get("/v1/models", authorization="Bearer renewed-51be").status == 200
     assert guarded.server.log.read_text().count("the previous content stays in force") == 1
     guarded.keys.write_text(before)
+
+
+def test_a_key_learns_nothing_of_other_keys_prompts(guarded: Guarded) -> None:
+    def cached(name: str, **body: Any) -> int:
+        prompt = [5, *[7] * 300]
+        answer = guarded.client(name).completions.create(model=MODEL, prompt=prompt, max_tokens=1, extra_body=body)
+        assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert cached(key(11)) == 0 and cached(key(11)) == 256
+    assert cached(key(12)) == cached(key(12), cache_salt=f"key:{digest(key(11).encode())[:16].hex()}:") == 0
+    assert cached(key(12)) == 256
 
 
 def test_bodies_that_are_too_large(guarded: Guarded) -> None:
