@@ -115,7 +115,7 @@ MKDOCS := .venv/docs/bin/mkdocs
 export NO_MKDOCS_2_WARNING := 1
 # MkDocs needs one root folder, but pages link to files in other folders.
 LAY_OUT_DOCS := rm -rf build/docs && mkdir -p build/docs/factors build/docs/loadtests && \
-	ln -s $(foreach name,README.md CHANGELOG.md LICENSE Dockerfile docs deploy models,$(CURDIR)/$(name)) build/docs/ && \
+	ln -s $(foreach name,README.md CHANGELOG.md SECURITY.md LICENSE Dockerfile docs deploy models,$(CURDIR)/$(name)) build/docs/ && \
 	ln -s $(CURDIR)/factors/factor_file.schema.json build/docs/factors/ && ln -s $(CURDIR)/loadtests/texts build/docs/loadtests/
 
 $(DOCS): requirements/docs.lock $(STAMP)
