@@ -6,11 +6,11 @@ response's headers can name its set before its first output; the generators that
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
-from ropeswitch.model_patches.switch.engine.patching import replace
+from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
 from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, with_extra
 from ropeswitch.server.app import vllm_adapter
@@ -30,6 +30,7 @@ class Prompts:
         length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
+        shared: Whether the server may have several clients, which the engines serve in turn.
     """
 
     ladder: EngineLadder
@@ -37,6 +38,7 @@ class Prompts:
     length: Callable[[Any], int | None]
     limits_output: bool = False
     bounds_whitespace: bool = False
+    shared: Callable[[], bool] = lambda: True
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -55,6 +57,8 @@ class Prompts:
         # vLLM's handlers fill in a limit that neither the body nor the server names.
         filled_in = not (self.limits_output or context is None or context.asked.limited)
         placement = placed(self.ladder, params, num_tokens, _client_salt(prompt), filled_in=filled_in)
+        if context is not None and context.client and self.shared():
+            placement = replace(placement, client=context.client[:8].hex())
         if context is None or not _is_later_step(context):
             if context is not None:
                 _check_support(context, params)
@@ -112,7 +116,7 @@ _REPLACED: dict[str, Callable[[Any], Any]] = {
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
     for name, ours in _REPLACED.items():
-        replace(f"vllm.v1.engine.async_llm.{name}", ours)
+        patching.replace(f"vllm.v1.engine.async_llm.{name}", ours)
 
 
 def _check_numbers(params: Any) -> None:
