@@ -9,7 +9,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -64,6 +64,7 @@ class Arrival:
     at: float
     prompt: int
     output: int
+    client: str | None = None
 
 
 @dataclass(frozen=True)
@@ -335,6 +336,7 @@ class Builder:
     def simulation(
         self, kind: str, arrivals: Sequence[Arrival], kv_blocks: int = 200_000, *, tokens: int | None = None,
         target: float | None = None, asynchronous: bool = False, caching: bool = False, noise: float = 0.0, seed: int = 0,
+        sequences: int | None = None,
     ) -> Simulation:  # fmt: skip
         """Return a simulation on a new scheduler, at time 0.
 
@@ -347,9 +349,10 @@ class Builder:
             asynchronous: Whether a step is planned while the previous one runs.
             caching: Whether to hash prompts and keep the blocks of finished requests.
             noise: As in :class:`Simulation`; so is ``seed``.
+            sequences: Maximum running sequences; None for the default of ``vllm serve``.
         """
         tokens = tokens or server_defaults(self.costs.gpu)[0]
-        config = self._config(kind, tokens, target, caching)
+        config = self._config(kind, tokens, target, caching, sequences or server_defaults(self.costs.gpu)[1])
         # The CPU platform, on which this runs, turns it off.
         config.scheduler_config.async_scheduling = asynchronous
         config.cache_config.num_gpu_blocks = kv_blocks
@@ -380,18 +383,18 @@ class Builder:
             # All prompts repeat one token; the salt keeps their prefixes apart.
             params, salt = SamplingParams(temperature=0.0, max_tokens=arrival.output, ignore_eos=True), name
             if ladder is not None:
-                placement = asked_placement(ladder, params, len(prompt), name)
+                placement = replace(asked_placement(ladder, params, len(prompt), name), client=arrival.client)
                 params, salt = placement.carried_by(params), placement.salt
             return Request(name, prompt, params, None, arrival_time=arrival.at, cache_salt=salt, block_hasher=hasher)
 
         return Simulation(scheduler, clock, self.costs, arrivals, make_request, depth, noise, seed)
 
-    def _config(self, kind: str, tokens: int, target: float | None, caching: bool) -> VllmConfig:
+    def _config(self, kind: str, tokens: int, target: float | None, caching: bool, sequences: int) -> VllmConfig:
         args = EngineArgs(
             model=str(self.folder), skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN, enforce_eager=True,
             max_num_batched_tokens=tokens, enable_prefix_caching=caching,
             # vLLM rejects a step limit below the number of sequences.
-            max_num_seqs=min(server_defaults(self.costs.gpu)[1], tokens),
+            max_num_seqs=min(sequences, tokens),
         )  # fmt: skip
         if kind != "stock":
             theta, by_length = CONFIG["rope_theta"], kind == "ours"

@@ -6,6 +6,7 @@ It reads the engine only through ``engine.py`` and changes nothing: ``scheduler.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import ceil, inf
 
 import numpy as np
@@ -37,7 +38,7 @@ class LengthAware:
     def __init__(self, engine: SchedulerEngine, by_priority: bool, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
-        self.queue = WaitingQueue(self._look, by_priority, clock)
+        self.queue = WaitingQueue(self._look, by_priority, clock, lambda request: engine.client(request))
         self._flights: deque[tuple[SchedulerOutput, float, Load]] = deque()
         self._last_end = self._last_recheck = float("-inf")
         self._decodes = STEP
@@ -84,7 +85,7 @@ class LengthAware:
         now = self._clock()
         if now - self._last_recheck > RECHECK_SECONDS:
             self._last_recheck = now
-            for entry in self.queue.by_age[:RECHECKS]:
+            for entry in list(islice(self.queue.in_turn(), RECHECKS)):
                 self.queue.reorder(entry[3])
 
     def after_planning(self, output: SchedulerOutput, computed: Callable[[], list[int]], throttled: bool) -> None:
@@ -126,7 +127,7 @@ class LengthAware:
         prefills, _ = split(running, self.background)
         pairs = [(each.num_tokens, each.num_computed_tokens) for each in prefills]
         # Waiting requests that resume, or whose keys come from elsewhere, already have computed tokens.
-        waiting = (entry[3] for entry in self.queue.by_age)
+        waiting = (entry[3] for entry in self.queue.by_length)
         pairs += [(each.num_tokens, max(each.num_computed_tokens, self.queue.arrival(each).hit)) for each in waiting]
         if not pairs:
             return 0.0

@@ -152,6 +152,10 @@ class LengthAwareScheduler(LadderScheduler):
             return False
         return super()._handle_blocked_waiting_request(request)
 
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self.waiting.ended(request)
+        return super()._free_request(request, *args, **kwargs)
+
     def _move_up(self, request: Request) -> None:
         super()._move_up(request)
         self.waiting.reorder(request)

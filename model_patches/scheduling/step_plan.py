@@ -7,6 +7,9 @@ Two kinds of step alternate. A *short* step serves whole prefills that fit in on
 a chunk of one prefill. Short steps go first until together they have taken twice the target. Then a long step is due,
 alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the time,
 from which docs/scheduling.md derives the bound on any wait.
+
+Between clients, "oldest" means the oldest of the client in turn (``waiting_queue.py``), and a short step begins with the
+shortest prompt of the client whose last start is the longest ago.
 """
 
 from bisect import bisect_left
@@ -160,7 +163,7 @@ class StepPlan:
                 self._last_count = max(LEAST_KNOWN, longest)
 
     def _prefill(self, request: Request, remaining: int, before: int, waits: bool) -> Prefill:
-        priority, order = self._queue.key(request)
+        priority, _, order = self._queue.key(request)
         return Prefill((priority, self.cost.length(remaining, before), order), request, remaining, before, waits)
 
     def _waiting_prefill(self, request: Request) -> Prefill:
@@ -212,6 +215,8 @@ class StepPlan:
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
+                if self.admission.over_share(request, entry[4]):
+                    continue
                 hit = self._queue.arrival(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
 
@@ -219,11 +224,23 @@ class StepPlan:
         """Return the oldest prefill of the best priority among those tried; that may be the shortest."""
         found = [shortest, *(prefill for prefill in here if prefill.request not in self._refused)]
         if self._may_start and self.admission.slots > 0:
-            ready = (entry[3] for entry in self._queue.by_age if self.admission.ready(entry[3]))
-            first = next((request for request in islice(ready, MOST_TRIED) if self._admitted(request)), None)
+            ready = islice(self.admission.in_turn(), MOST_TRIED)
+            first = next((request for request in ready if self._admitted(request)), None)
             if first is not None:
                 found.append(self._waiting_prefill(first))
         return min(found, key=lambda prefill: self._queue.key(prefill.request))
+
+    def _next_client(self, priority: int, room: float, tokens: int) -> Iterator[Prefill]:
+        """Yield the shortest prompt of the client whose last start is the longest ago, if several wait and it fits whole."""
+        clients = self._queue.waiting_clients("start") if self._may_start else []
+        for client in clients[:MOST_TRIED] if len(clients) > 1 else ():
+            request = client.by_length[0][3]
+            prefill = self._waiting_prefill(request)
+            whole = self._seconds(prefill) <= room and prefill.remaining <= min(tokens, self._limits.chunk)
+            may_start = prefill.order[0] == priority and not self.admission.over_share(request, client)
+            if whole and may_start and self._admitted(request):
+                yield prefill
+                return
 
     def _choose(
         self, here: list[Prefill], shortest: Prefill, short: bool, busy: float, room: float, tokens: int
@@ -234,7 +251,8 @@ class StepPlan:
         Decoding takes ``busy`` seconds and leaves ``room`` seconds and ``tokens`` tokens.
         """
         if short and self._short_seconds < SHORT_TURN * self.target:
-            chosen = self._fill(self._candidates(here), room, tokens)
+            first_one = self._next_client(shortest.order[0], room, tokens)
+            chosen = self._fill(chain(first_one, self._candidates(here)), room, tokens)
             spent = sum(self.cost.seconds(chunk(count, each.before)) for each, count in chosen)
             self._turn = (self._short_seconds + busy + spent, self._oldest_is_due)
             return chosen

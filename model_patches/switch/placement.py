@@ -8,7 +8,7 @@ connectors that key by tokens carry it; ``extra_args`` has the rest. A request t
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropeswitch.factors.errors import FieldError
@@ -68,6 +68,7 @@ class Placement:
     policy: str = BY_LENGTH  # That chose the set if none is forced; `length` for a request without an output limit.
     forced: bool = False  # Whether the request asks for the set, and so keeps it at any length.
     limit: int | None = None  # Its output limit in tokens, None without one.
+    client: str | None = None  # Whose request it is, for the scheduler's turns; None for no one's.
 
     @property
     def chosen_by(self) -> str:
@@ -76,7 +77,8 @@ class Placement:
 
     def carried_by(self, params: Any) -> Any:
         """Return a copy of ``SamplingParams`` or ``PoolingParams`` that carries this placement to the engine."""
-        return with_extra(params, {PLACEMENT: [self.index, self.name, self.policy, self.forced, self.limit]})
+        values = [self.index, self.name, self.policy, self.forced, self.limit, self.client]
+        return with_extra(params, {PLACEMENT: values})
 
     def moved(self, ladder: EngineLadder, num_tokens: int, num_prompt_tokens: int) -> "Placement":
         """Return the placement of the same request at another length, in tokens, of which some are its prompt.
@@ -84,7 +86,7 @@ class Placement:
         Raises:
             FieldError: when the sequence is longer than the ladder.
         """
-        return place(
+        placement = place(
             ladder,
             num_tokens,
             num_prompt_tokens=num_prompt_tokens,
@@ -93,6 +95,7 @@ class Placement:
             forced=self.name if self.forced else None,
             client_salt=client_part(self.salt),
         )
+        return replace(placement, client=self.client)
 
 
 def place(
@@ -161,8 +164,8 @@ def placement_of(request: Any) -> Placement:
             f"request {request.request_id}: no factor set was chosen for it. Add requests through vllm.LLM, AsyncLLM or a "
             "server, whose InputProcessor chooses one"
         )
-    index, name, policy, forced, limit = values
-    return Placement(index, name, request.cache_salt, policy, forced, limit)
+    index, name, policy, forced, limit, client = values
+    return Placement(index, name, request.cache_salt, policy, forced, limit, client)
 
 
 def carried_index(data: Any) -> int:

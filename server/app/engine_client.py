@@ -7,11 +7,11 @@ response's headers can name its set before its first output; the generators that
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
-from ropeswitch.model_patches.switch.engine.patching import replace
+from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
 from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, shared_by, with_extra
 from ropeswitch.server.app import vllm_adapter
@@ -33,6 +33,7 @@ class Prompts:
         by_key: Whether only requests with the same API key share the prefix cache (``--prefix-cache-scope key``).
         shows_cached: Whether answers may tell how much of a prompt the prefix cache had.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
+        shared: Whether the server may have several clients, which the engines serve in turn.
     """
 
     ladder: EngineLadder
@@ -42,6 +43,7 @@ class Prompts:
     by_key: bool = True
     shows_cached: bool = True
     bounds_whitespace: bool = False
+    shared: Callable[[], bool] = lambda: True
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -61,6 +63,8 @@ class Prompts:
         filled_in = not (self.limits_output or context is None or context.asked.limited)
         salt = shared_by(context.key if context is not None and self.by_key else None, _client_salt(prompt))
         placement = placed(self.ladder, params, num_tokens, salt, filled_in=filled_in)
+        if context is not None and context.client and self.shared():
+            placement = replace(placement, client=context.client[:8].hex())
         if context is None or not _is_later_step(context):
             if context is not None:
                 _check_support(context, params)
@@ -112,8 +116,8 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
 
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    replace("vllm.v1.engine.async_llm.AsyncLLM", lambda _: RopeClient)
-    replace("vllm.v1.engine.async_llm.OutputProcessor", lambda _: WatchedOutputs)
+    patching.replace("vllm.v1.engine.async_llm.AsyncLLM", lambda _: RopeClient)
+    patching.replace("vllm.v1.engine.async_llm.OutputProcessor", lambda _: WatchedOutputs)
 
 
 def _check_numbers(params: Any) -> None:

@@ -50,7 +50,7 @@ def test_what_passes_a_long_prompt_counts_in_every_group_of_the_cache(groups: in
     view = Mock(
         slots=8, free_blocks=900, inflight_prefills=[], running=[Mock(lora_request=None)], reserved_blocks=0, now=1e6
     )
-    queue.arrival(view.running[0]).order = -1
+    queue.arrival(view.running[0]).turn = -1
     view.running[0].priority = 0
     limits = Limits(8192, 8192, 16, True, 0, BLOCK, BLOCKS - 1, None, False)
     admission = Admission(view, limits, engine, queue, StepCost([(1, 0.01), (1000, 0.1)], 64), 0.05)
