@@ -1,0 +1,94 @@
+"""One client's attacks on a real server, a second client that must get its answers, and a probe of its health."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropeswitch.models import BUNDLED_MODEL
+from tests.server.attacks import ATTACKS
+from tests.server.running import Server, running
+
+MODEL = BUNDLED_MODEL.name
+SECONDS = 30.0
+HEALTH_SECONDS = 1.0
+# An answer of a few tokens, beside a batch that is as full as the server allows.
+ANSWER_SECONDS = 20.0
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    flags = ["--api-key", "attacker", "--api-key", "other", "--metrics-key", "scraper", "--shutdown-timeout", "5"]
+    with running(tmp_path_factory.mktemp("walls"), *flags) as server:
+        yield server
+
+
+class Client:
+    """Asks again and again from a thread of its own, and keeps the seconds of each answer."""
+
+    def __init__(self, ask: Any, pause: float) -> None:
+        self.seconds: list[float] = []
+        self.failures: list[str] = []
+        self._ask, self._pause, self._ended = ask, pause, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._pause):
+            started = time.monotonic()
+            answer = self._ask()
+            self.seconds.append(time.monotonic() - started)
+            if answer.status != 200:
+                self.failures.append(answer.text)
+
+    def __enter__(self) -> "Client":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def in_engine(server: Server) -> float:
+    """The requests that run or wait in the engine."""
+    page = server.get("/metrics", authorization="Bearer scraper").text.splitlines()
+    names = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
+    return sum(float(line.rpartition(" ")[2]) for line in page if line.startswith(names))
+
+
+def attack(server: Server, name: str, seconds: float = SECONDS) -> dict[str, Any]:
+    """Attack, and return what the attacker, the other client and the probe of health got."""
+    program = [sys.executable, "-m", "tests.server.attacks", name, server.url, "attacker", MODEL, str(seconds)]
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    other = Client(lambda: server.post("/v1/chat/completions", asked, authorization="Bearer other"), 0.5)
+    health = Client(lambda: server.get("/health/live"), 0.1)
+    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as attacking, health, other:
+        printed, _ = attacking.communicate(timeout=seconds + 120)
+    deadline = time.monotonic() + 30
+    while (left := in_engine(server)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return {
+        "attacker": json.loads(printed),
+        "health": max(health.seconds),
+        "answer": max(other.seconds),
+        "answers": len(other.seconds),
+        "failures": other.failures + health.failures,
+        "left": left,
+    }
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_another_client_gets_its_answers_and_health_within_a_second(attacked: Server, name: str) -> None:
+    found = attack(attacked, name)
+    print(name, {key: value for key, value in found.items() if key != "failures"}, found["failures"][:2])
+    assert found["failures"] == [] and found["answers"] > 1, found
+    assert found["health"] < HEALTH_SECONDS and found["answer"] < ANSWER_SECONDS, found
+    assert found["left"] == 0, found
