@@ -45,6 +45,8 @@ from ropeswitch.server.start.fit.sequences import Machine
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
+# Maximum bytes of a request's head; vLLM's default of 4 MiB serves no client, and 250 such heads take 1 GiB.
+HEAD_BYTES = 64 << 10
 # Draft methods that only the V1 model runner supports (`VllmConfig._get_v2_model_runner_unsupported_features`).
 _V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
 # Flags whose values we read as JSON objects; vLLM's parser lets other values through.
@@ -117,6 +119,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
             shutdown_timeout=SHUTDOWN_SECONDS,
             enable_request_id_headers=True,
             enable_prompt_tokens_details=True,
+            h11_max_incomplete_event_size=HEAD_BYTES,
             structured_outputs_config=StructuredOutputsConfig(**STRUCTURED_OUTPUTS),
         )
         args = parser.parse_args(list(argv))

@@ -14,9 +14,11 @@ from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
-CONCURRENT_PER_KEY = 1024
+# Default limits of a client: several of the largest requests, and a multiple of one length class's waiting tokens.
+SEQUENCES_PER_KEY = 4096
+TOKENS_PER_KEY = 4
+CONNECTIONS = 4096
 BODY_SECONDS = 60.0
-QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
 # bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
@@ -24,9 +26,11 @@ BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES = 64 << 20
 # Default limit on bodies in flight, as a multiple of the largest body.
 HELD_BODIES = 8
-# Default limit on waiting tokens per length class: this many of its longest prompts, and a minimum in tokens.
+# Default limits on the requests and tokens that wait in a length class: this many of its longest prompts, and a minimum in
+# tokens. One client may have half of each: 128 prompts of 8,192 tokens with n = 8, and several times as many short ones.
+QUEUED_REQUESTS = 16384
 QUEUED_PROMPTS = 16
-QUEUED_TOKENS = 1 << 20
+QUEUED_TOKENS = 1 << 24
 _COUNT = flag(whole, 1, 2**53)
 
 
@@ -45,7 +49,9 @@ class FrontConfig:
     max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
     max_sequences_per_request: int
-    max_concurrent_per_key: int
+    max_sequences_per_key: int
+    max_tokens_per_key: int | None  # None for TOKENS_PER_KEY times the longest class's
+    max_connections: int
     max_headers: int
 
 
@@ -99,13 +105,13 @@ def add(parser: Any) -> None:
         metavar="N",
         help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
     )
-    argument(
-        "--max-concurrent-per-key",
-        type=_COUNT,
-        default=CONCURRENT_PER_KEY,
-        metavar="N",
-        help="Maximum requests in flight per API key, per API server process.",
-    )
+    for name, default, text in (
+        ("sequences-per-key", SEQUENCES_PER_KEY, "sequences in flight per API key, or address without keys"),
+        ("tokens-per-key", None, "prompt tokens times n in flight per API key, or address without keys"),
+        ("connections", CONNECTIONS, "open connections, of which one address may have 7/8"),
+    ):
+        text = f"Maximum {text}, per API server process."
+        argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=text)
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
         "--access-log",
@@ -183,7 +189,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
         max_sequences_per_request=args.max_sequences_per_request,
-        max_concurrent_per_key=args.max_concurrent_per_key,
+        max_sequences_per_key=args.max_sequences_per_key,
+        max_tokens_per_key=args.max_tokens_per_key,
+        max_connections=args.max_connections,
         max_headers=args.h11_max_header_count,
     )
 

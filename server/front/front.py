@@ -38,7 +38,7 @@ class Front:
             await self._websocket(parts.front, scope, receive, send)
         else:
             # The app's startup, before the server accepts any connection.
-            connection.limit(scope["app"].state.server.config, parts.front.body_timeout)
+            connection.limit(scope["app"].state.server.config, parts.front)
             await self.app(scope, receive, send)
 
     async def _http(self, parts: ServerParts, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +78,7 @@ class Front:
             front.check_headers(scope)
             body.check_declared()
             if counted:
-                front.key_limits.begin(context.client)
+                front.queue.begin(context)
         except RefusedError as error:
             context.refuse(error)
             await answer.refuse(error.refusal)
@@ -88,9 +88,7 @@ class Front:
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
-            front.queue.settle(context.entered.tickets)
-            if counted:
-                front.key_limits.end(context.client)
+            front.queue.end(context)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
         try:
@@ -116,11 +114,11 @@ class Front:
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)
         try:
-            client = state.client_digest(scope, front.identify(scope, path))
+            context = RequestContext(client=state.client_digest(scope, front.identify(scope, path)))
             if state.is_metrics(path):
                 raise RefusedError(Refusal("invalid", 404, None, "The metrics have no WebSocket. Send GET /metrics."))
             front.check_headers(scope)
-            front.key_limits.begin(client)
+            front.queue.begin(context)
         except RefusedError as error:
             refused(error.refusal.reason, None)
             await refuse_websocket(error.refusal, receive, send)
@@ -132,4 +130,4 @@ class Front:
             # The server is shutting down.
             await refuse_websocket(error.refusal, receive, send)
         finally:
-            front.key_limits.end(client)
+            front.queue.end(context)
