@@ -45,8 +45,7 @@ from ropeswitch.server.start.fit.sequences import Machine
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
-# Maximum bytes of a request's head; vLLM's default of 4 MiB serves no client, and 250 such heads take 1 GiB.
-HEAD_BYTES = 64 << 10
+HEAD_BYTES = 64 << 10  # of a request; vLLM's default is 4 MiB, and a client need not finish one
 # Draft methods that only the V1 model runner supports (`VllmConfig._get_v2_model_runner_unsupported_features`).
 _V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
 # Flags whose values we read as JSON objects; vLLM's parser lets other values through.

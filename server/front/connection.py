@@ -65,8 +65,7 @@ class Connection(asyncio.Protocol):
         if (connected := transport.get_extra_info("socket")) is not None and connected.family != socket.AF_UNIX:
             # The kernel ends a connection whose peer acknowledges no data for this long.
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._seconds * 1000))
-        peer = transport.get_extra_info("peername")
-        client = client_at(peer[0] if isinstance(peer, tuple) else None)
+        client = client_at((transport.get_extra_info("peername") or (None,))[0])
         if self._connections.room(client) < 1:
             self._refuse(refusals.too_many_connections(self._connections))
         else:

@@ -14,10 +14,8 @@ from ropeswitch.server.front.limits.keys import MOST_KEYS, check_key, read_keys
 # Import path by which vLLM finds the middleware.
 MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
-# Default limits of a client: several of the largest requests, and a multiple of one length class's waiting tokens.
-SEQUENCES_PER_KEY = 4096
+# Default limit on a client's tokens in flight, as a multiple of the tokens that may wait in the longest class.
 TOKENS_PER_KEY = 4
-CONNECTIONS = 4096
 BODY_SECONDS = 60.0
 SEQUENCES = 1024
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
@@ -98,20 +96,21 @@ def add(parser: Any) -> None:
             metavar="[SET=]N",
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
-    argument(
-        "--max-sequences-per-request",
-        type=_COUNT,
-        default=SEQUENCES,
-        metavar="N",
-        help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
-    )
-    for name, default, text in (
-        ("sequences-per-key", SEQUENCES_PER_KEY, "sequences in flight per API key, or address without keys"),
-        ("tokens-per-key", None, "prompt tokens times n in flight per API key, or address without keys"),
-        ("connections", CONNECTIONS, "open connections, of which one address may have 7/8"),
+    for name, default, what in (
+        (
+            "sequences-per-request",
+            SEQUENCES,
+            "sequences that a request may start: its prompts times n, answers or beams",
+        ),
+        ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
+        (
+            "tokens-per-key",
+            None,
+            "prompt tokens in flight, counted in the same way: once for every sequence of the prompt",
+        ),
+        ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
     ):
-        text = f"Maximum {text}, per API server process."
-        argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=text)
+        argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
         "--access-log",

@@ -69,7 +69,6 @@ class Front:
         self, parts: ServerParts, context: RequestContext, scope: Scope, path: str, receive: Receive, send: Send
     ) -> None:
         front, posted = parts.front, scope["method"] == "POST"
-        counted = posted and not state.is_open(path)
         body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
         answer = Answer(send, context, body, scope, path)
         try:
@@ -77,7 +76,7 @@ class Front:
             context.client = state.client_digest(scope, context.key)
             front.check_headers(scope)
             body.check_declared()
-            if counted:
+            if posted and not state.is_open(path):
                 front.queue.begin(context)
         except RefusedError as error:
             context.refuse(error)

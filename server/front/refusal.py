@@ -116,8 +116,9 @@ def body_too_large(limit: int) -> Refusal:
 
 
 def _no_room(reason: str, code: str, shares: Shares, held: str, retry_after: int = 1) -> Refusal:
-    counts = f"{shares.flag}: {shares.total} of at most {shares.limit}"
-    message = f"{counts} {held}, which leaves this client no room. Retry later."
+    message = (
+        f"{shares.flag}: {shares.total} of at most {shares.limit} {held}, leaving this client no room. Retry later."
+    )
     return Refusal(reason, 503, code, message, retry_after=retry_after)
 
 

@@ -146,27 +146,27 @@ def build(
 
     Raises UsageError when a key file has become unreadable since the start of the command.
     """
-
-    def tokens_of(longest: int) -> int:
-        return max(QUEUED_TOKENS, QUEUED_PROMPTS * min(longest, max_model_len))
-
     # One class per factor set, with the limits given for that set or for all sets, or else the defaults.
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
     classes = [
         LengthClass(
             name=each.name,
             max_requests=requests.get(each.name) or requests.get(None) or QUEUED_REQUESTS,
-            max_tokens=tokens.get(each.name) or tokens.get(None) or tokens_of(each.max_length),
+            max_tokens=tokens.get(each.name)
+            or tokens.get(None)
+            or max(QUEUED_TOKENS, QUEUED_PROMPTS * min(each.max_length, max_model_len)),
         )
         for each in ladder.sets
     ]
     max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
     held_bodies = Shares("--max-held-body-bytes", config.max_held_body_bytes or HELD_BODIES * max_body_bytes, weight=1)
-    in_flight = config.max_sequences_per_key, config.max_tokens_per_key or TOKENS_PER_KEY * tokens_of(max_model_len)
+    most_tokens = config.max_tokens_per_key or TOKENS_PER_KEY * max(QUEUED_TOKENS, QUEUED_PROMPTS * max_model_len)
     return FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
-        queue=Admission(classes, *in_flight, waits, config.max_prompt_tokens, make_error),
+        queue=Admission(
+            classes, config.max_sequences_per_key, most_tokens, waits, config.max_prompt_tokens, make_error
+        ),
         max_body_bytes=min(max_body_bytes, held_bodies.most),
         held_bodies=held_bodies,
         # A gateway is one address, so one alone may have 7/8 of them.

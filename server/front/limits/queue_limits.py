@@ -43,8 +43,7 @@ class Admission:
 
     Args:
         classes: By their place in the ladder.
-        sequences: Maximum sequences in flight of each client.
-        tokens: Maximum prompt tokens in flight of each client, counted for each of their answers.
+        sequences: Maximum sequences in flight of each client; ``tokens`` of their prompts, counted for each sequence.
         max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
         make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
     """
@@ -84,10 +83,9 @@ class Admission:
         ticket = Ticket(context.client, index, copies, tokens * copies, request_id, self._clock())
         # The first prompt takes the place of the sequence that its request began with.
         more = copies if context.entered.tickets else copies - context.sequences
+        refusal = self._refusal(ticket, more, context.entered.tickets)
         if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
-            refusal: Refusal | None = prompt_too_long(tokens, self._max_prompt_tokens)
-        else:
-            refusal = self._refusal(ticket, more, context.entered.tickets)
+            refusal = prompt_too_long(tokens, self._max_prompt_tokens)
         if refusal is not None:
             raise context.refuse(self._make_error(refusal), tokens)
         if context.sequences:  # 0 after the request's end, for a response in the background

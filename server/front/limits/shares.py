@@ -22,18 +22,14 @@ class Shares:
 
     Without ``weight``, each client may hold ``limit``. With it, ``limit`` is for all of them, and each may hold ``weight``
     times what is then still free: alone ``weight / (weight + 1)`` of the limit, so the next client finds room (the dynamic
-    threshold of Choudhury and Hahne, 1998). One that holds nothing may begin 1 whenever that is free.
-
-    Attributes:
-        flag: The limit's flag, for messages.
-        most: Maximum that one client can ever hold.
+    threshold of Choudhury and Hahne, 1998). One that holds nothing may begin 1 while that is free. Messages name ``flag``.
     """
 
     def __init__(self, flag: str, limit: int, weight: int = 0) -> None:
         self.flag, self.limit, self.weight = flag, limit, weight
         self.held: Counter[bytes] = Counter()
         self.total = 0
-        self.most = self.room(b"")
+        self.most = self.room(b"")  # maximum that one client can ever hold
 
     def room(self, client: bytes) -> int:
         """Return how much more a client may hold; below 0 if others took what was free since."""
