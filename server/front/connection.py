@@ -114,9 +114,8 @@ class Connection(asyncio.Protocol):
         # The parser keeps more than a hundred bytes for each header, however short. Two lines are no headers.
         crowded = not self._in_body and self._lines > self._headers + 2
         if not self._requests and (crowded or self._held > self._head_bytes):
-            self._refuse(
-                refusals.too_many_headers(self._headers) if crowded else refusals.head_too_large(self._head_bytes)
-            )
+            many, large = refusals.too_many_headers(self._headers), refusals.head_too_large(self._head_bytes)
+            self._refuse(many if crowded else large)
         elif crowded or self._held > self._head_bytes + self._in_body * READ_AHEAD:
             self._transport.abort()
 

@@ -97,17 +97,9 @@ def add(parser: Any) -> None:
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
     for name, default, what in (
-        (
-            "sequences-per-request",
-            SEQUENCES,
-            "sequences that a request may start: its prompts times n, answers or beams",
-        ),
+        ("sequences-per-request", SEQUENCES, "sequences that a request may start: its prompts times n"),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
-        (
-            "tokens-per-key",
-            None,
-            "prompt tokens in flight, counted in the same way: once for every sequence of the prompt",
-        ),
+        ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),
         ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
     ):
         argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
