@@ -70,7 +70,8 @@ class Prompts:
                 _check_support(context, params)
                 context.entered.placements.append(placement)
             length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
-            self.admission.admit(num_tokens, length_class, int(getattr(params, "n", None) or 1), request_id)
+            copies = int(getattr(params, "n", None) or 1) * (context.asked.beams if context is not None else 1)
+            self.admission.admit(num_tokens, length_class, copies, request_id)
         if self.bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
         # Only this process makes a Placement; a client's field of that name is none (process_inputs.py).

@@ -47,6 +47,7 @@ from ropeswitch.server.start.fit.sequences import Machine
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
 SHUTDOWN_SECONDS = 25
+HEAD_BYTES = 64 << 10  # of a request; vLLM's default is 4 MiB, and a client need not finish one
 # Draft methods that only the V1 model runner supports (`VllmConfig._get_v2_model_runner_unsupported_features`).
 _V1_DRAFTS = ("suffix", "medusa", "mlp_speculator", "custom_class")
 # Flags whose values we read as JSON objects; vLLM's parser lets other values through.
@@ -119,6 +120,7 @@ def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:
             shutdown_timeout=SHUTDOWN_SECONDS,
             enable_request_id_headers=True,
             enable_prompt_tokens_details=None,  # --prefix-cache-scope decides
+            h11_max_incomplete_event_size=HEAD_BYTES,
             structured_outputs_config=StructuredOutputsConfig(**STRUCTURED_OUTPUTS),
         )
         args = parser.parse_args(list(argv))

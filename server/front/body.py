@@ -7,10 +7,12 @@ from contextlib import suppress
 from starlette.types import Message, Receive, Scope
 
 from ropeswitch.server.front.context import RequestContext
-from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_stalled, body_too_large
+from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_too_large
 
-# Minimum bytes per second of a body, after the first ``timeout`` seconds.
-LEAST_RATE = 1024
+# Minimum bytes per second of a body: it may take 10 minutes, but need not be faster than a link of 1 Mbit/s, nor may it be
+# slower than 1 KiB/s. One of unknown length is taken for the largest.
+BODY_SECONDS = 600
+LEAST_RATE, MOST_RATE = 1024, 100_000
 # Limits for discarding the rest of a refused body: seconds, longest pause in seconds, bytes. Closing a connection while the
 # client still sends can lose the response; nginx lingers in the same way.
 LINGER_SECONDS = 30.0
@@ -32,8 +34,8 @@ def declared_length(scope: Scope) -> int | None:
 class Body:
     """The body of one HTTP request, at most ``max_bytes`` long.
 
-    Its parts may pause for ``timeout`` seconds. All of it may take this long, plus one second for every
-    :data:`LEAST_RATE` bytes. ``whole`` is whether all of it was received, or the client has disconnected.
+    It may be up to ``timeout`` seconds behind the minimum rate for its length; bytes ahead of that rate earn no time.
+    ``whole`` is whether all of it was received, or the client has disconnected.
     """
 
     def __init__(self, scope: Scope, receive: Receive, context: RequestContext, max_bytes: int, timeout: float) -> None:
@@ -42,9 +44,10 @@ class Body:
         self._receive = receive
         self._context = context
         self._max_bytes = max_bytes
-        self._timeout = timeout
+        length = max_bytes if self.length is None else self.length
+        self._rate = min(MOST_RATE, max(LEAST_RATE, length / BODY_SECONDS))
+        self._timeout = self._left = timeout
         self._received = 0
-        self._waited = 0.0
 
     def check_declared(self) -> None:
         """Raise RefusedError for a declared length that is too large."""
@@ -55,20 +58,18 @@ class Body:
         """Receive the next part, within the limits.
 
         Raises:
-            RefusedError: when the body is too large, pauses too long or is too slow.
+            RefusedError: when the body is too large or too slow.
         """
         if self.whole:
             return await self._part()
-        left = self._timeout + self._received / LEAST_RATE - self._waited
-        asked = time.monotonic()
+        asked, before = time.monotonic(), self._received
         try:
-            async with asyncio.timeout(min(self._timeout, left)):
+            async with asyncio.timeout(self._left):
                 message = await self._part()
         except TimeoutError:
-            slow = left < self._timeout and self._received
-            raise self._ended(body_slow(LEAST_RATE) if slow else body_stalled(self._timeout)) from None
-        finally:
-            self._waited += time.monotonic() - asked
+            raise self._ended(body_slow(self._timeout, self._rate)) from None
+        left = self._left - (time.monotonic() - asked) + (self._received - before) / self._rate
+        self._left = min(self._timeout, left)
         if self._received > self._max_bytes:
             raise self._ended(body_too_large(self._max_bytes))
         return message

@@ -21,13 +21,13 @@ from ropeswitch.server.metrics.track import Track
 class Ticket:
     """A prompt that waits for its first token."""
 
+    client: bytes  # whose share it uses
     index: int  # of its length class in the ladder
     requests: int  # answers to generate
     tokens: int  # prompt tokens, times the number of answers
     request_id: str  # in the engine client
     since: float  # arrival time, in seconds of the queue's clock
     seen: bool = False  # whether the engine client has ever known the ID
-    released: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Asked:
     policy: object = None  # vllm_xargs.rope_ladder_policy
     alias: Alias | None = None  # its model name, if that asks for a set
     limited: bool = False  # whether it limits the output tokens
+    beams: int = 1  # sequences of each prompt in a beam search
     in_steps: bool = False  # whether later prompts are steps of its answer (beam search, the Responses API)
     # Token IDs of its prompts that skip validation, by the body's field (bodies/request.py).
     token_ids: Mapping[str, Any] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class RequestContext:
     came: float = field(default_factory=time.time)  # seconds since 1970
     key: bytes | None = None  # digest of its API key; None if it needs none
     client: bytes = b""  # `state.client_digest`: whose share it uses
+    sequences: int = 0  # that count towards its client's limit
     request_id: bytes | None = None  # for its response's headers
     keeps_prompts: bool = False  # whether to log its prompts
     asked: Asked = Asked()

@@ -16,9 +16,9 @@ MIDDLEWARE = "ropeswitch.server.front.front.Front"
 KEY_VARIABLE = "VLLM_API_KEY"
 STORE_VARIABLE = "VLLM_ENABLE_RESPONSES_API_STORE"
 MEDIA_VARIABLE = "VLLM_MEDIA_CONNECTOR"
-CONCURRENT_PER_KEY = 1024
+# Default limit on a client's tokens in flight, as a multiple of the tokens that may wait in the longest class.
+TOKENS_PER_KEY = 4
 BODY_SECONDS = 60.0
-QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
 # Pixels of a request's images: 22 photographs of 12 megapixels, 768 MiB as RGB.
 PIXELS = 1 << 28
@@ -28,9 +28,11 @@ BODY_BYTES_PER_TOKEN = 32
 BODY_BYTES = 64 << 20
 # Default limit on bodies in flight, as a multiple of the largest body.
 HELD_BODIES = 8
-# Default limit on waiting tokens per length class: this many of its longest prompts, and a minimum in tokens.
+# Default limits on the requests and tokens that wait in a length class: this many of its longest prompts, and a minimum in
+# tokens. One client may have half of each: 128 prompts of 8,192 tokens with n = 8, and several times as many short ones.
+QUEUED_REQUESTS = 16384
 QUEUED_PROMPTS = 16
-QUEUED_TOKENS = 1 << 20
+QUEUED_TOKENS = 1 << 24
 _COUNT = flag(whole, 1, 2**53)
 
 
@@ -49,7 +51,9 @@ class FrontConfig:
     max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
     max_sequences_per_request: int
-    max_concurrent_per_key: int
+    max_sequences_per_key: int
+    max_tokens_per_key: int | None  # None for TOKENS_PER_KEY times the longest class's
+    max_connections: int
     max_headers: int
 
 
@@ -96,20 +100,13 @@ def add(parser: Any) -> None:
             metavar="[SET=]N",
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
-    argument(
-        "--max-sequences-per-request",
-        type=_COUNT,
-        default=SEQUENCES,
-        metavar="N",
-        help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
-    )
-    argument(
-        "--max-concurrent-per-key",
-        type=_COUNT,
-        default=CONCURRENT_PER_KEY,
-        metavar="N",
-        help="Maximum requests in flight per API key, per API server process.",
-    )
+    for name, default, what in (
+        ("sequences-per-request", SEQUENCES, "sequences that a request may start: its prompts times n"),
+        ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
+        ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),
+        ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
+    ):
+        argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
     argument("--max-image-pixels", type=_COUNT, default=PIXELS, metavar="N", help="Maximum pixels of all images.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
@@ -197,7 +194,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
         max_sequences_per_request=args.max_sequences_per_request,
-        max_concurrent_per_key=args.max_concurrent_per_key,
+        max_sequences_per_key=args.max_sequences_per_key,
+        max_tokens_per_key=args.max_tokens_per_key,
+        max_connections=args.max_connections,
         max_headers=args.h11_max_header_count,
     )
 

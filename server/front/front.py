@@ -38,7 +38,7 @@ class Front:
             await self._websocket(parts.front, scope, receive, send)
         else:
             # The app's startup, before the server accepts any connection.
-            connection.limit(scope["app"].state.server.config, parts.front.body_timeout)
+            connection.limit(scope["app"].state.server.config, parts.front)
             await self.app(scope, receive, send)
 
     async def _http(self, parts: ServerParts, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +69,6 @@ class Front:
         self, parts: ServerParts, context: RequestContext, scope: Scope, path: str, receive: Receive, send: Send
     ) -> None:
         front, posted = parts.front, scope["method"] == "POST"
-        counted = posted and not state.is_open(path)
         body = Body(scope, receive, context, front.max_body_bytes, front.body_timeout)
         answer = Answer(send, context, body, scope, path)
         try:
@@ -77,8 +76,8 @@ class Front:
             context.client = state.client_digest(scope, context.key)
             front.check_headers(scope)
             body.check_declared()
-            if counted:
-                front.key_limits.begin(context.client)
+            if posted and not state.is_open(path):
+                front.queue.begin(context)
         except RefusedError as error:
             context.refuse(error)
             await answer.refuse(error.refusal)
@@ -88,9 +87,7 @@ class Front:
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
-            front.queue.settle(context.entered.tickets)
-            if counted:
-                front.key_limits.end(context.client)
+            front.queue.end(context)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
         try:
@@ -116,11 +113,11 @@ class Front:
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)
         try:
-            client = state.client_digest(scope, front.identify(scope, path))
+            context = RequestContext(client=state.client_digest(scope, front.identify(scope, path)))
             if state.is_metrics(path):
                 raise RefusedError(Refusal("invalid", 404, None, "The metrics have no WebSocket. Send GET /metrics."))
             front.check_headers(scope)
-            front.key_limits.begin(client)
+            front.queue.begin(context)
         except RefusedError as error:
             refused(error.refusal.reason, None)
             await refuse_websocket(error.refusal, receive, send)
@@ -132,4 +129,4 @@ class Front:
             # The server is shutting down.
             await refuse_websocket(error.refusal, receive, send)
         finally:
-            front.key_limits.end(client)
+            front.queue.end(context)

@@ -18,6 +18,8 @@ from typing import Any
 
 from fastapi import HTTPException
 
+from ropeswitch.server.front.limits.shares import Shares
+
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -113,21 +115,28 @@ def body_too_large(limit: int) -> Refusal:
     return Refusal("body_bytes", 413, "request_too_large", message)
 
 
-def bodies_too_many(limit: int) -> Refusal:
+def _no_room(reason: str, code: str, shares: Shares, held: str, retry_after: int = 1) -> Refusal:
+    message = (
+        f"{shares.flag}: {shares.total} of at most {shares.limit} {held}, leaving this client no room. Retry later."
+    )
+    return Refusal(reason, 503, code, message, retry_after=retry_after)
+
+
+def bodies_too_many(shares: Shares) -> Refusal:
     """``--max-held-body-bytes``."""
-    message = f"This request body would exceed the limit of {limit} bytes for request bodies in flight. Retry later."
-    return Refusal("held_bytes", 503, "server_busy", message, retry_after=1)
+    return _no_room("held_bytes", "server_busy", shares, "bytes of request bodies are in flight")
 
 
-def body_stalled(seconds: float) -> Refusal:
+def too_many_connections(shares: Shares) -> Refusal:
+    """``--max-connections``."""
+    return _no_room("unavailable", "server_busy", shares, "connections are open")
+
+
+def body_slow(seconds: float, rate: float) -> Refusal:
     """``--body-timeout``."""
-    message = f"The request body stalled: no data arrived for {seconds:g} seconds."
-    return Refusal("body_timeout", 408, "request_timeout", message)
-
-
-def body_slow(rate: int) -> Refusal:
-    """``--body-timeout``."""
-    message = f"The request body arrived too slowly: fewer than {rate} bytes per second."
+    message = (
+        f"The request body arrived too slowly: {seconds:g} s behind the minimum rate of {rate:.0f} bytes per second."
+    )
     return Refusal("body_timeout", 408, "request_timeout", message)
 
 
@@ -158,15 +167,23 @@ def prompt_too_long(tokens: int, limit: int) -> Refusal:
     return Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
 
 
-def queue_full(name: str, unit: str, limit: int, retry_after: int) -> Refusal:
+def queue_full(name: str, unit: str, retry_after: int, shares: Shares) -> Refusal:
     """``--max-queued-requests`` and ``--max-queued-tokens``, by ``unit``."""
-    message = f"The queue of length class {name!r} is full (at most {limit} {unit}). Retry later."
-    return Refusal(f"queue_{unit}", 503, "queue_full", message, retry_after=retry_after)
+    return _no_room(f"queue_{unit}", "queue_full", shares, f"{unit} of length class {name!r} wait", retry_after)
 
 
-def too_many_at_once(limit: int) -> Refusal:
-    """``--max-concurrent-per-key``."""
-    message = f"This API key already has {limit} requests in flight, its limit. Retry when one has ended."
+def too_large(unit: str, value: int, shares: Shares) -> Refusal:
+    """A request that would be more than its client's whole share."""
+    text = (
+        f"prompt: {value} {unit}, counting prompts times n, exceed the {shares.most} that one client may have at once"
+    )
+    return invalid_body(f"{text} ({shares.flag} {shares.limit}). Send smaller requests.", "prompt")
+
+
+def too_many_at_once(unit: str, more: int, client: bytes, shares: Shares) -> Refusal:
+    """``--max-sequences-per-key`` and ``--max-tokens-per-key``."""
+    message = f"{shares.flag}: this client has {shares.held[client]} of at most {shares.limit} {unit} in flight"
+    message += f", which leaves no room for {more} more. Retry when a request has ended."
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 

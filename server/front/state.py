@@ -1,7 +1,6 @@
 """Who may send a request, by path, key and headers; and the front's parts in an API server process."""
 
 import uuid
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,11 +14,13 @@ from ropeswitch.server.front.flags import (
     QUEUED_PROMPTS,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    TOKENS_PER_KEY,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.keys import KeyRing, bearer, digest
+from ropeswitch.server.front.limits.keys import KeyRing, bearer
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
-from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_at_once, too_many_headers
+from ropeswitch.server.front.limits.shares import Shares, client_at
+from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_headers
 
 # Header of a request's ID; vLLM adds it to the responses of its handlers.
 REQUEST_ID = b"x-request-id"
@@ -76,36 +77,7 @@ def client_digest(scope: Scope, key: bytes | None) -> bytes:
     """Return what stands for a request's client wherever clients share: its key's digest, or that of its address."""
     if key is not None:
         return key
-    address = scope.get("client")
-    return digest(b"local" if address is None else address[0].encode())
-
-
-class KeyLimits:
-    """Limits the requests in flight of each client (:func:`client_digest`) to ``concurrency``."""
-
-    def __init__(self, concurrency: int) -> None:
-        self._concurrency = concurrency
-        self.in_flight: Counter[bytes] = Counter()
-
-    def begin(self, client: bytes) -> None:
-        """Count a request as in flight until :meth:`end`, or raise RefusedError."""
-        if self.in_flight[client] >= self._concurrency:
-            raise RefusedError(too_many_at_once(self._concurrency))
-        self.in_flight[client] += 1
-
-    def end(self, client: bytes) -> None:
-        """Count a request as ended: answered, or its client has disconnected."""
-        self.in_flight[client] -= 1
-        if not self.in_flight[client]:
-            del self.in_flight[client]
-
-
-class HeldBodies:
-    """Memory held by request bodies in flight; one per API server process, used only on its event loop."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.bytes = 0
+    return client_at((scope.get("client") or (None,))[0])
 
 
 @dataclass(frozen=True)
@@ -114,10 +86,10 @@ class FrontState:
 
     keys: KeyRing
     metrics_keys: KeyRing  # without any, /metrics is open
-    key_limits: KeyLimits
     queue: Admission
     max_body_bytes: int
-    held_bodies: HeldBodies
+    held_bodies: Shares  # bytes of long bodies in flight
+    connections: Shares
     body_timeout: float  # longest pause between two parts of a body, in seconds
     max_sequences: int  # that one body may start
     max_headers: int
@@ -187,13 +159,18 @@ def build(
         for each in ladder.sets
     ]
     max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+    held_bodies = Shares("--max-held-body-bytes", config.max_held_body_bytes or HELD_BODIES * max_body_bytes, weight=1)
+    most_tokens = config.max_tokens_per_key or TOKENS_PER_KEY * max(QUEUED_TOKENS, QUEUED_PROMPTS * max_model_len)
     return FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
-        key_limits=KeyLimits(config.max_concurrent_per_key),
-        queue=Admission(classes, waits, config.max_prompt_tokens, make_error),
-        max_body_bytes=max_body_bytes,
-        held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
+        queue=Admission(
+            classes, config.max_sequences_per_key, most_tokens, waits, config.max_prompt_tokens, make_error
+        ),
+        max_body_bytes=min(max_body_bytes, held_bodies.most),
+        held_bodies=held_bodies,
+        # A gateway is one address, so one alone may have 7/8 of them.
+        connections=Shares("--max-connections", config.max_connections, weight=7),
         body_timeout=config.body_timeout,
         max_sequences=config.max_sequences_per_request,
         max_headers=config.max_headers,

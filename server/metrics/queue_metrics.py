@@ -21,9 +21,8 @@ def queue_gauges(queue: Admission, model_name: str, registry: CollectorRegistry 
     )
 
     def refresh() -> None:
-        for index, each in enumerate(queue.classes):
-            waiting = queue.waiting(index)
-            requests.labels(model_name, each.name).set(waiting[0])
-            tokens.labels(model_name, each.name).set(waiting[1])
+        for each in queue.classes:
+            requests.labels(model_name, each.name).set(each.requests.total)
+            tokens.labels(model_name, each.name).set(each.tokens.total)
 
     return refresh

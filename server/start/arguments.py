@@ -21,7 +21,8 @@ from ropeswitch.server.start.model_folder import check_model_folder
 NAMES = Path(__file__).with_name("flag_names.json")
 # Flags of earlier versions, and what replaces them.
 _GONE = {
-    "--requests-per-minute-per-key": "limit rates in a gateway; --max-concurrent-per-key limits requests in flight",
+    "--requests-per-minute-per-key": "limit rates in a gateway; --max-sequences-per-key limits sequences in flight",
+    "--max-concurrent-per-key": "use --max-sequences-per-key, which counts prompts times n, and --max-tokens-per-key",
     "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
     "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
     "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",

@@ -78,7 +78,7 @@ def serving(folder: Path, model: str, prompt_limit: int, *flags: str) -> Iterato
     keys = folder / "keys"
     keys.write_text(f"{KEY}\n{LIMITED_KEY}\n")
     common = ["--enforce-eager", "--kv-cache-memory-bytes", "1G", "--api-key-file", str(keys)]
-    common += ["--max-concurrent-per-key", str(CONCURRENT), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+    common += ["--max-sequences-per-key", str(CONCURRENT), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     with running(folder, *flags, *common) as server:
         yield Served(server, model, prompt_limit)
 

@@ -24,7 +24,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ["--served-model-name", MODEL, "--enable-scale-out", "--enable-auto-tool-choice"]
-    flags += ["--tool-call-parser", "hermes", "--max-concurrent-per-key", str(CONCURRENT)]
+    flags += ["--tool-call-parser", "hermes", "--max-sequences-per-key", str(CONCURRENT)]
     with running(tmp_path_factory.mktemp("server"), str(checkpoint), *ENGINE, *flags) as started:
         yield started
 

@@ -15,7 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.bodies.contents import names_output_limit
 from ropeswitch.server.front.context import Asked, RequestContext, current
-from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
+from ropeswitch.server.front.refusal import RefusedError, body_too_large, listeners, prompt_too_long
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
 
@@ -100,7 +100,7 @@ def test_a_request_is_refused_and_counted_once() -> None:
     listeners.append(lambda *rejection: counted.append(rejection))
     context, first = RequestContext(), prompt_too_long(9, 8)
     assert context.refuse(RefusedError(first), 9).refusal is first
-    context.refuse(RefusedError(too_many_at_once(1)))
+    context.refuse(RefusedError(body_too_large(1)))
     listeners.pop()
     assert counted == [("prompt_tokens", 9)]
     assert (context.refusal, context.refused_tokens) == (first, 9)

@@ -95,7 +95,7 @@ def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     flags = ["--served-model-name", MODEL, "--api-key", GIVEN, "--api-key-file", str(keys), "--metrics-key", SCRAPER]
     flags += ["--ssl-certfile", cert, "--ssl-keyfile", cert_key]
     flags += ["--max-body-bytes", str(LIMIT), "--body-timeout", "1", "--max-prompt-tokens", str(LONGEST)]
-    flags += ["--max-queued-requests", "long=1", "--max-concurrent-per-key", "4"]
+    flags += ["--max-queued-requests", "long=1", "--max-sequences-per-key", "4"]
     flags += ["--max-num-seqs", "1", "--enable-log-requests"]
     with running(folder, str(checkpoint), *ENGINE, *flags, tls=context) as server:
         yield Guarded(server, keys, folder / "tls")

@@ -148,7 +148,7 @@ def excess(body: Any, most_sequences: int) -> Refusal | None:
         field, prompts = "messages", len(messages)
     levels: list[tuple[Place, Any]] = [((), body), ((_SAMPLING,), body.get(_SAMPLING))]
     levels = [(place, values) for place, values in levels if isinstance(values, Mapping)]
-    place, answers = max(((place, _whole(values.get("n"))) for place, values in levels), key=lambda each: each[1])
+    place, answers = max(((place, answers_of(values.get("n"))) for place, values in levels), key=lambda each: each[1])
     if prompts * answers > most_sequences:
         counts = f"{prompts} prompts in {field} times n of {answers}" if prompts > 1 else f"n of {answers}"
         text = (
@@ -173,7 +173,7 @@ def _count(value: Any) -> int:
     return max(1, sum(isinstance(each, str | list) for each in value))
 
 
-def _whole(value: Any) -> int:
+def answers_of(value: Any) -> int:
     """Return a value of ``n``; 1 for one that is no number, which is left for validation."""
     try:
         return max(1, _NUMBER.validate_python(value))

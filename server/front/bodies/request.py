@@ -20,9 +20,8 @@ from starlette.datastructures import FormData
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.bodies import progress
+from ropeswitch.server.front.bodies import contents, progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
-from ropeswitch.server.front.bodies.contents import excess, extra_arguments, names_output_limit, refusal_of_values
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
@@ -43,16 +42,18 @@ class LongRequest(Request):
     context: RequestContext
     # Whether only the first token ID of a prompt is validated: a million take 40 ms, and the parser checks them.
     takes_samples: bool
-    _size = 0
+    _size = _held = 0
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
-        """Yield the body as it arrives, and count it; 503 if bodies in flight would exceed their memory limit."""
-        held = self.parts.front.held_bodies
+        """Yield the body as it arrives, and count it if it is long; 503 if its client's share of the memory is used up."""
+        held, client = self.parts.front.held_bodies, self.context.client
         async for chunk in super().stream():
-            if held.bytes + len(chunk) > held.limit:
-                raise self._refused(bodies_too_many(held.limit))
-            held.bytes += len(chunk)
             self._size += len(chunk)
+            more = self._size - self._held if self._size > LONG else 0
+            if more > held.room(client):
+                raise self._refused(bodies_too_many(held))
+            held.add(client, more)
+            self._held += more
             yield chunk
 
     async def body(self) -> bytes:
@@ -64,7 +65,7 @@ class LongRequest(Request):
 
     def release(self) -> None:
         """Release this body's share of the memory limit, when the request's handler is done."""
-        self.parts.front.held_bodies.bytes -= self._size
+        self.parts.front.held_bodies.add(self.context.client, -self._held)
 
     async def json(self) -> Any:
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
@@ -90,7 +91,7 @@ class LongRequest(Request):
     def _ask(self, values: dict[str, Any]) -> None:
         """Record what the body asks for, and replace the model name ``MODEL@SET`` by the model's."""
         # A route that does not read these arguments must not ignore them silently.
-        arguments = extra_arguments(values)
+        arguments = contents.extra_arguments(values)
         try:
             alias = self.parts.aliases.find(values.get("model"))
             self.parts.aliases.check(arguments.get(FORCED_SET), alias)
@@ -104,7 +105,8 @@ class LongRequest(Request):
             factor_set=arguments.get(FORCED_SET),
             policy=arguments.get(LADDER_POLICY),
             alias=alias,
-            limited=names_output_limit(values),
+            limited=contents.names_output_limit(values),
+            beams=contents.answers_of(values.get("n")) if values.get("use_beam_search") is True else 1,
             in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
             token_ids={name: values[name] for name in samples},
         )
@@ -113,7 +115,7 @@ class LongRequest(Request):
     async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
         """Return the fields of a form, only for ``await``; 400 for one that would start too many sequences."""
         values = await super().form(**limits)
-        self._check(excess(values, self.parts.front.max_sequences))
+        self._check(contents.excess(values, self.parts.front.max_sequences))
         return values
 
     def _check(self, refusal: Refusal | None) -> None:
@@ -127,7 +129,7 @@ class LongRequest(Request):
 def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    return values, refusal_of_values(values) or excess(values, most_sequences)
+    return values, contents.refusal_of_values(values) or contents.excess(values, most_sequences)
 
 
 class LongRoute(APIRoute):

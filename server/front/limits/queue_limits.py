@@ -1,40 +1,49 @@
-"""Limits the requests and prompt tokens that wait for their first token in each length class.
+"""Limits the sequences and prompt tokens of each client in flight, and those that wait in each length class.
 
+A request counts as one sequence from its beginning, as all of its sequences once its prompts are known, until it has ended.
 A prompt is in the class of the first factor set that is long enough for it, so short prompts are accepted however many long
-ones wait. It waits from the time it is given to the engine client until it is computed; the client is polled for that, and
-again before a prompt is refused. Each API server process counts its own prompts.
+ones wait. It waits from the time it is given to the engine client until it is computed; the client is polled for that. Each
+API server process counts its own prompts.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from ropeswitch.server.front.context import Ticket, current
-from ropeswitch.server.front.refusal import Refusal, RefusedError, prompt_too_long, queue_full
+from ropeswitch.server.front.context import RequestContext, Ticket, current
+from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.refusal import (
+    Refusal,
+    RefusedError,
+    prompt_too_long,
+    queue_full,
+    too_large,
+    too_many_at_once,
+)
 
-# Seconds between two polls for the prompts that still wait; the gauges are as old.
+# Seconds between two polls for the prompts that still wait; counts and gauges are as old.
 LOOK_SECONDS = 0.25
 
 # Whether the prompt of a request ID is still to be computed; None if the engine client does not know the ID.
 Waits = Callable[[str], bool | None]
 
 
-@dataclass(frozen=True)
 class LengthClass:
-    """The name of a factor set, and the maximum waiting requests and total tokens of its prompts."""
+    """The name of a factor set, and the clients' shares of its waiting requests and of their tokens."""
 
-    name: str
-    max_requests: int
-    max_tokens: int
+    def __init__(self, name: str, max_requests: int, max_tokens: int) -> None:
+        self.name = name
+        self.requests = Shares("--max-queued-requests", max_requests, weight=1)
+        self.tokens = Shares("--max-queued-tokens", max_tokens, weight=1)
 
 
 class Admission:
-    """Admits prompts to the engine, and counts those that wait; used only on the event loop.
+    """Admits requests, and their prompts to the engine; used only on the event loop.
 
     Args:
         classes: By their place in the ladder.
+        sequences: Maximum sequences in flight of each client; ``tokens`` of their prompts, counted for each sequence.
         max_prompt_tokens: Maximum tokens of a prompt; None for the model's limit.
         make_error: Makes the error for a refusal; vLLM's handlers answer it with the refusal's status.
     """
@@ -42,60 +51,70 @@ class Admission:
     def __init__(
         self,
         classes: Sequence[LengthClass],
+        sequences: int,
+        tokens: int,
         waits: Waits,
         max_prompt_tokens: int | None = None,
         make_error: Callable[[Refusal], RefusedError] = RefusedError,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.classes = tuple(classes)
+        self.sequences = Shares("--max-sequences-per-key", sequences)
+        self.tokens = Shares("--max-tokens-per-key", tokens)
         self._waits, self._clock = waits, clock
         self._max_prompt_tokens, self._make_error = max_prompt_tokens, make_error
         # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
-        self._requests, self._tokens = [0] * len(self.classes), [0] * len(self.classes)
+
+    def begin(self, context: RequestContext) -> None:
+        """Count a request or WebSocket as one sequence of its client until :meth:`end`, or raise RefusedError."""
+        if self.sequences.room(context.client) < 1:
+            raise RefusedError(too_many_at_once("sequences", 1, context.client, self.sequences))
+        self.sequences.add(context.client, 1)
+        context.sequences = 1
 
     def admit(self, tokens: int, index: int, copies: int, request_id: str) -> None:
         """Count a prompt of the current HTTP request, in length class ``index``, as waiting for ``copies`` answers.
 
-        Raises RefusedError for a prompt that is too long, or if its class is full. The server's own prompts are not counted.
+        Raises RefusedError for a prompt that is too long or finds no room. The server's own prompts are not counted.
         """
         if (context := current.get()) is None:
             return
+        ticket = Ticket(context.client, index, copies, tokens * copies, request_id, self._clock())
+        # The first prompt takes the place of the sequence that its request began with.
+        more = copies if context.entered.tickets else copies - context.sequences
+        refusal = self._refusal(ticket, more, context.entered.tickets)
         if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
-            outcome: Ticket | Refusal = prompt_too_long(tokens, self._max_prompt_tokens)
-        else:
-            outcome = self.add(tokens, index, copies, request_id, context.entered.tickets)
-        if isinstance(outcome, Refusal):
-            raise context.refuse(self._make_error(outcome), tokens)
-        context.entered.tickets.append(outcome)
-
-    def add(
-        self, tokens: int, index: int, copies: int, request_id: str, siblings: Sequence[Ticket]
-    ) -> Ticket | Refusal:
-        """Count a prompt as waiting, or return a refusal if its class is full; ``siblings`` are of the same HTTP request.
-
-        A prompt is always accepted if only siblings wait. Otherwise a request larger than the limit could never succeed.
-        """
-        ticket = Ticket(index, copies, tokens * copies, request_id, self._clock())
-        if self._refusal(ticket, siblings) is not None:
-            self.look()
-        if (refusal := self._refusal(ticket, siblings)) is not None:
-            return refusal
+            refusal = prompt_too_long(tokens, self._max_prompt_tokens)
+        if refusal is not None:
+            raise context.refuse(self._make_error(refusal), tokens)
+        if context.sequences:  # 0 after the request's end, for a response in the background
+            context.sequences += more
+            self.sequences.add(ticket.client, more)
+            self.tokens.add(ticket.client, ticket.tokens)
+        self._wait(ticket, 1)
         self._tickets[id(ticket)] = ticket
-        self._count(ticket, 1)
-        return ticket
+        context.entered.tickets.append(ticket)
 
-    def _refusal(self, ticket: Ticket, siblings: Sequence[Ticket]) -> Refusal | None:
-        index, limits = ticket.index, self.classes[ticket.index]
-        requests, tokens = self.waiting(index)
-        if requests > sum(each.requests for each in siblings if each.index == index and not each.released):
+    def _refusal(self, ticket: Ticket, more: int, siblings: Sequence[Ticket]) -> Refusal | None:
+        of_class = self.classes[ticket.index]
+        for unit, shares, amount in (
+            ("sequences", self.sequences, more),
+            ("tokens", self.tokens, ticket.tokens),
+            ("requests", of_class.requests, ticket.requests),
+            ("tokens", of_class.tokens, ticket.tokens),
+        ):
+            if amount <= shares.room(ticket.client):
+                continue
+            counted = [each for each in (*siblings, ticket) if not shares.weight or each.index == ticket.index]
+            whole = sum(each.tokens if unit == "tokens" else each.requests for each in counted)
+            if whole > shares.most:
+                return too_large(unit, whole, shares)
+            if not shares.weight:
+                return too_many_at_once(unit, amount, ticket.client, shares)
             # A place may be free when the oldest prompt has waited as long again.
-            since = next(each.since for each in self._tickets.values() if each.index == index)
-            retry = min(60, max(1, math.ceil(self._clock() - since)))
-            if requests + ticket.requests > limits.max_requests:
-                return queue_full(limits.name, "requests", limits.max_requests, retry)
-            if tokens + ticket.tokens > limits.max_tokens:
-                return queue_full(limits.name, "tokens", limits.max_tokens, retry)
+            since = next(each.since for each in self._tickets.values() if each.index == ticket.index)
+            return queue_full(of_class.name, unit, min(60, max(1, math.ceil(self._clock() - since))), shares)
         return None
 
     def look(self) -> None:
@@ -107,8 +126,12 @@ class Admission:
             elif waits is False or ticket.seen:
                 self._release(ticket)
 
-    def settle(self, tickets: Sequence[Ticket]) -> None:
-        """Release the prompts of an HTTP request that has ended, except those still waiting in the engine."""
+    def end(self, context: RequestContext) -> None:
+        """Count a request as ended: answered, or its client has disconnected; prompts still in the engine wait on."""
+        tickets = context.entered.tickets
+        self.sequences.add(context.client, -context.sequences)
+        self.tokens.add(context.client, -sum(each.tokens for each in tickets))
+        context.sequences = 0
         for ticket in tickets:
             if self._waits(ticket.request_id):
                 ticket.seen = True
@@ -117,12 +140,12 @@ class Admission:
 
     def _release(self, ticket: Ticket) -> None:
         if self._tickets.pop(id(ticket), None) is not None:
-            ticket.released = True
-            self._count(ticket, -1)
+            self._wait(ticket, -1)
 
-    def _count(self, ticket: Ticket, sign: int) -> None:
-        self._requests[ticket.index] += sign * ticket.requests
-        self._tokens[ticket.index] += sign * ticket.tokens
+    def _wait(self, ticket: Ticket, sign: int) -> None:
+        of_class = self.classes[ticket.index]
+        of_class.requests.add(ticket.client, sign * ticket.requests)
+        of_class.tokens.add(ticket.client, sign * ticket.tokens)
 
     async def watch(self, looked: Callable[[], None]) -> None:
         """Call :meth:`look` and then ``looked`` periodically, forever."""
@@ -130,7 +153,3 @@ class Admission:
             self.look()
             looked()
             await asyncio.sleep(LOOK_SECONDS)
-
-    def waiting(self, index: int) -> tuple[int, int]:
-        """Return the numbers of waiting requests and tokens of a class."""
-        return self._requests[index], self._tokens[index]

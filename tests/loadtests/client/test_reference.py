@@ -120,7 +120,7 @@ def test_its_workload_is_one() -> None:
 def test_flags_that_the_page_names_are_there() -> None:
     prose = re.sub(r"```.*?```|^\|.*?$", "", TEXT, flags=re.DOTALL | re.MULTILINE)
     known = set(re.findall(r"--[a-z-]+", flags().format_help()))
-    ours = {"--max-concurrent-per-key"}
+    ours = {"--max-sequences-per-key"}
     helm = {"--set", "--set-json", "--show-only", "--wait-for-jobs"}
     named = {
         word.split("=")[0] for code in re.findall(r"`([^`]+)`", prose) for word in shlex.split(code) if word[:2] == "--"

@@ -38,7 +38,9 @@ CONFIG = FrontConfig(
     max_queued_requests={},
     max_queued_tokens={},
     max_sequences_per_request=1024,
-    max_concurrent_per_key=1024,
+    max_sequences_per_key=4096,
+    max_tokens_per_key=None,
+    max_connections=4096,
     max_headers=256,
 )
 

@@ -110,8 +110,24 @@ def test_a_stalled_body(tmp_path: Path) -> None:
         assert b"request_timeout" in sent[1]["body"]
 
 
-@pytest.mark.parametrize(("size", "status"), [(300, 200), (1, 408)])
-def test_the_timeout_is_between_two_parts_that_are_no_drops(tmp_path: Path, size: int, status: int) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "declared", "status"),
+    [
+        ([300] * 8, True, 200),
+        ([1] * 8, True, 408),
+        # What came fast earns no time for dripping the rest.
+        ([1 << 20, *[1] * 8], True, 408),
+        # The rate suits the length; an unknown one is taken for the largest.
+        ([8000] * 8 + [60 << 20], True, 408),
+        ([8000] * 8, True, 200),
+        ([8000] * 8, False, 408),
+        ([12500] * 8 + [60 << 20], True, 200),
+    ],
+)
+def test_a_body_arrives_at_the_rate_that_suits_its_length(
+    tmp_path: Path, sizes: list[int], declared: bool, status: int
+) -> None:
+    """Parts come every 0.1 s, of which 0.2 s may be missing."""
     app = app_behind(parts(tmp_path, body_timeout=0.2)[0])
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -121,9 +137,17 @@ def test_the_timeout_is_between_two_parts_that_are_no_drops(tmp_path: Path, size
 
         await app(scope, slowly, send)
 
-    sent = run_raw(slow, parts_of([b"x" * size] * 8), [(b"content-length", str(8 * size).encode())])
+    length = (b"content-length", str(sum(sizes)).encode()) if declared else (b"transfer-encoding", b"chunked")
+    sent = run_raw(slow, parts_of([b"x" * size for size in sizes]), [length])
     assert status_of(sent) == status
-    assert (b"fewer than 1024 bytes" in sent[1]["body"]) == (status == 408)
+    assert (b"too slowly" in sent[1]["body"]) == (status == 408)
+
+
+@pytest.mark.parametrize("length", [1, 1 << 20, 64 << 20, 256 << 20])
+def test_a_link_of_one_megabit_sends_the_largest_body_in_minutes(length: int) -> None:
+    body = Body({"headers": [(b"content-length", b"%d" % length)]}, None, RequestContext(), length, 60)  # type: ignore[arg-type]
+    assert body._rate < 1e6 / 8 * 0.9
+    assert length / body._rate <= max(600, length / 1e5)
 
 
 def test_a_client_that_leaves_in_its_body(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from websockets.sync.client import connect
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.connection import limit, serving
 from tests.faults.raw import drip
+from tests.server.front.parts import parts
 
 SECONDS = 0.5
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
 MOST_BYTES = 20000
+CONNECTIONS = 16
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -59,13 +61,13 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_keep_alive=2)
         config.load()
         config.h11_max_incomplete_event_size = MOST_BYTES
-        limit(config, SECONDS)
+        limit(config, parts(tmp_path_factory.mktemp("front"), body_timeout=SECONDS, max_connections=CONNECTIONS)[0])
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -77,8 +79,11 @@ def served() -> Iterator[Served]:
         assert not thread.is_alive()
 
 
-def opened(served: Served, sent: bytes = b"", receive_buffer: int | None = None) -> socket.socket:
+def opened(
+    served: Served, sent: bytes = b"", receive_buffer: int | None = None, source: str = "127.0.0.1"
+) -> socket.socket:
     connection = socket.socket()
+    connection.bind((source, 0))
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     connection.settimeout(20)
@@ -192,6 +197,36 @@ def test_bodies_of_any_size_and_speed(served: Served) -> None:
 def test_a_head_that_is_too_large(served: Served, reasons: list[str]) -> None:
     message = refused(opened(served, HEAD + b"x: " + b"a" * (MOST_BYTES + 70000)), 431, "request_too_large")
     assert str(MOST_BYTES) in message and reasons == ["head_bytes"]
+
+
+def test_a_head_of_many_short_headers(served: Served, reasons: list[str]) -> None:
+    """Unfinished and small in bytes, but a hundred times as large in the parser's memory."""
+    assert "256 headers" in refused(opened(served, HEAD + b"a:\r\n" * 300), 431, "request_too_large")
+    assert reasons == ["head_count"]
+    lines = b"[\n" * 2000
+    connection = opened(served, HEAD.replace(b"GET", b"POST", 1) + b"content-length: %d\r\n\r\n" % len(lines) + lines)
+    assert b"fine" in answer(connection)
+    connection.close()
+
+
+def test_one_address_leaves_connections_to_others(served: Served, reasons: list[str]) -> None:
+    """Of 16 connections, one address has at most 14; an ended one makes room, also one that became a WebSocket."""
+    held = [opened(served, HEAD) for _ in range(14)]
+    message = refused(opened(served), 503, "server_busy")
+    assert "--max-connections: 14 of at most 16 connections are open" in message and reasons == ["unavailable"]
+    other = opened(served, HEAD + b"\r\n", source="127.0.0.2")
+    assert b"fine" in answer(other)
+    for connection in (*held, other):
+        connection.close()
+    deadline = time.monotonic() + 10
+    while served.server.server_state.connections:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for _ in range(20):
+        with connect(served.url.replace("http", "ws")) as client:
+            client.send("a")
+            assert client.recv() == "a"
+    assert b"fine" in answer(opened(served, HEAD + b"\r\n"))
 
 
 def test_a_head_and_a_body_that_come_at_once(served: Served) -> None:

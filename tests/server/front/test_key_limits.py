@@ -1,49 +1,20 @@
-"""Requests in flight of each key: the counter against a plain model of it, and what clients see."""
+"""Sequences and prompt tokens in flight of each client, as clients see their limits."""
 
 import asyncio
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.websockets import WebSocket
 
 from ropeswitch.server.front.limits.keys import digest
-from ropeswitch.server.front.refusal import RefusedError
-from ropeswitch.server.front.state import KeyLimits
 from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, parts
 
 
-@given(
-    limit=st.integers(1, 4),
-    steps=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=80),
-)
-def test_the_requests_in_flight(limit: int, steps: list[Any]) -> None:
-    limits = KeyLimits(limit)
-    model: dict[bytes, int] = defaultdict(int)
-    for name, take in steps:
-        key = name.encode() * 8
-        if take:
-            if model[key] < limit:
-                limits.begin(key)
-                model[key] += 1
-            else:
-                with pytest.raises(RefusedError) as raised:
-                    limits.begin(key)
-                assert (raised.value.refusal.status, raised.value.refusal.retry_after) == (429, 1)
-        elif model[key]:
-            limits.end(key)
-            model[key] -= 1
-        assert all(limits.in_flight[each] == count for each, count in model.items())
-
-
 def test_probes_and_metrics_are_not_counted(tmp_path: Path) -> None:
-    state = parts(tmp_path, max_concurrent_per_key=1)[0]
+    state = parts(tmp_path, max_sequences_per_key=1)[0]
     app = app_behind(state)
-    state.key_limits.begin(digest(b"127.0.0.1"))
+    state.queue.sequences.add(digest(b"127.0.0.1"), 1)
     for _ in range(3):
         assert ask(app, "GET", "/health").status_code == 404
         assert ask(app, "POST", "/health").status_code == 404
@@ -52,7 +23,7 @@ def test_probes_and_metrics_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_requests_at_once(tmp_path: Path) -> None:
-    state = parts(tmp_path, keys=["a", "b"], max_concurrent_per_key=2)[0]
+    state = parts(tmp_path, keys=["a", "b"], max_sequences_per_key=2)[0]
     app = app_behind(state)
 
     async def run() -> None:
@@ -64,7 +35,7 @@ def test_requests_at_once(tmp_path: Path) -> None:
 
         async with client_of(app) as client:
             running = [asyncio.create_task(client.post("/v1/slow", headers=bearer("a"))) for _ in range(2)]
-            while state.key_limits.in_flight[state.keys.match(b"a") or b""] < 2:
+            while state.queue.sequences.held[state.keys.match(b"a") or b""] < 2:
                 await asyncio.sleep(0.001)
             third = await client.post("/v1/slow", headers=bearer("a"))
             assert third.status_code == 429 and third.headers["retry-after"] == "1"
@@ -77,13 +48,13 @@ def test_requests_at_once(tmp_path: Path) -> None:
             let_go.set()
             assert [answer.status_code for answer in await asyncio.gather(*running)] == [200, 200]
             assert (await client.post("/v1/slow", headers=bearer("a"))).status_code == 200
-        assert state.key_limits.in_flight[state.keys.match(b"a") or b""] == 0
+        assert state.queue.sequences.held[state.keys.match(b"a") or b""] == 0
 
     asyncio.run(run())
 
 
 def test_a_websocket_counts_while_it_is_open(tmp_path: Path) -> None:
-    state = parts(tmp_path, max_concurrent_per_key=1)[0]
+    state = parts(tmp_path, max_sequences_per_key=1)[0]
     app = app_behind(state)
 
     @app.websocket("/v1/realtime")
@@ -94,8 +65,8 @@ def test_a_websocket_counts_while_it_is_open(tmp_path: Path) -> None:
 
     client = TestClient(app)
     with client.websocket_connect("/v1/realtime") as socket:
-        assert sum(state.key_limits.in_flight.values()) == 1
+        assert state.queue.sequences.total == 1
         with pytest.raises(Exception), client.websocket_connect("/v1/realtime"):  # noqa: B017 - of the test client's own
             pass
         socket.send_text("done")
-    assert sum(state.key_limits.in_flight.values()) == 0
+    assert state.queue.sequences.total == 0

@@ -8,6 +8,7 @@ from subprocess import PIPE, Popen
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.metrics.queue_metrics import REQUESTS, TOKENS, queue_gauges
 from tests.server.front.parts import LADDER, parts
 
@@ -29,19 +30,25 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
     empty = [(0, 0)] * len(LADDER.names)
     assert read() == empty
     lengths = [each.max_length for each in LADDER.sets[:2]]
-    tickets = [state.queue.add(lengths[0], 0, 2, "a", ()), state.queue.add(lengths[1], 1, 1, "b", ())]
+    context = RequestContext()
+    token = current.set(context)
+    state.queue.admit(lengths[0], 0, 2, "a")
+    state.queue.admit(lengths[1], 1, 1, "b")
+    current.reset(token)
     assert read()[:2] == [(2, 2 * lengths[0]), (1, lengths[1])]
-    state.queue.settle(tickets)
+    state.queue.end(context)
     assert read() == empty
 
 
 PROCESS = """
 import sys
 from prometheus_client import CollectorRegistry
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
 from ropeswitch.server.metrics.queue_metrics import queue_gauges
-queue = Admission([LengthClass("short", 5, 50)], lambda _: True)
-queue.add(int(sys.argv[1]), 0, 1, "a", [])
+queue = Admission([LengthClass("short", 5, 50)], 5, 50, lambda _: True)
+current.set(RequestContext())
+queue.admit(int(sys.argv[1]), 0, 1, "a")
 queue_gauges(queue, "m", CollectorRegistry())()
 print("set", flush=True)
 sys.stdin.read()

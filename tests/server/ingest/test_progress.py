@@ -64,7 +64,7 @@ class Prompt:
 @pytest.fixture(autouse=True)
 def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "SECONDS", 0.01)
-    token = current.set(RequestContext(entered=Entered(tickets=[Ticket(0, 2, 20, "cmpl-1-0", 0.0)])))
+    token = current.set(RequestContext(entered=Entered(tickets=[Ticket(b"", 0, 2, 20, "cmpl-1-0", 0.0)])))
     yield
     current.reset(token)
 

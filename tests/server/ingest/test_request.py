@@ -18,7 +18,7 @@ from ropeswitch.server.front.bodies import parse
 from ropeswitch.server.front.bodies import request as module
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.state import HeldBodies
+from ropeswitch.server.front.limits.shares import Shares
 
 
 class Other(BaseModel):
@@ -89,7 +89,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    front = SimpleNamespace(held_bodies=HeldBodies(limit), max_sequences=1024)
+    front = SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", limit, weight=1), max_sequences=1024)
     app.state.ropeswitch = SimpleNamespace(front=front, aliases=Aliases(SimpleNamespace(), ("set0",)))
     return TestClient(app)
 
@@ -168,19 +168,32 @@ def test_validation_looks_at_one_token(client: TestClient) -> None:
     assert seen == [[7]]
 
 
-@pytest.mark.parametrize("limit", [5000])
-def test_bodies_hold_no_more_than_they_may(client: TestClient) -> None:
+@pytest.mark.parametrize("limit", [16000])
+def test_a_clients_bodies_hold_no_more_than_their_share(client: TestClient) -> None:
+    """Half of the limit at most, so another client's body finds room; a short one always does."""
     app: Any = client.app
     held = app.state.ropeswitch.front.held_bodies
-    refused = client.post("/model", json={"prompt": "a" * 6000})
-    assert refused.status_code == 503 and "5000 bytes" in refused.text
-    assert held.bytes == 0
-    assert client.post("/model", json={"prompt": "a" * 4000}).status_code == 200
-    assert held.bytes == 0
-    held.bytes = 4000
+    refused = client.post("/model", json={"prompt": "a" * 9000})
+    assert refused.status_code == 503 and "--max-held-body-bytes: 0 of at most 16000 bytes" in refused.text
+    assert client.post("/model", json={"prompt": "a" * 7000}).status_code == 200
+    assert not held.held
+    context = current.get()
+    assert context is not None
+    held.add(context.client, 8000)
     assert client.post("/model", json={"prompt": "a" * 2000}).status_code == 503
-    assert client.post("/model", json={"prompt": "a" * 200}).status_code == 200
-    assert held.bytes == 4000
+    assert client.post("/model", json={"prompt": "a" * 900}).status_code == 200
+    context.client = b"other"
+    assert client.post("/model", json={"prompt": "a" * 3900}).status_code == 200
+    held.add(b"", 8000)
+    assert client.post("/model", json={"prompt": "a" * 900}).status_code == 200
+    assert held.held == {b"": 16000}
+
+
+def test_a_beam_search_counts_its_beams(client: TestClient) -> None:
+    for body, beams in (({"n": "5", "use_beam_search": True}, 5), ({"n": 5}, 1), ({"use_beam_search": True}, 1)):
+        client.post("/raw", json=body)
+        context = current.get()
+        assert context is not None and context.asked.beams == beams
 
 
 @pytest.mark.parametrize("size", [1, 1000])

@@ -17,6 +17,7 @@ from starlette.responses import StreamingResponse
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import current
 from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.limits.shares import Shares
 from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.metrics.fates import PATHS
 from ropeswitch.server.metrics.instruments import REASONS
@@ -213,11 +214,14 @@ def test_a_middleware_that_holds_the_answer_back(tmp_path: Path, registry: Colle
 
 
 def test_every_reason_of_the_front_is_known() -> None:
-    made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_stalled(1)]
-    made += [refusal.bodies_too_many(1), refusal.body_slow(1)]
+    shares = Shares("--flag", 1)
+    made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_slow(1, 1)]
+    made += [refusal.bodies_too_many(shares), refusal.too_many_at_once("tokens", 1, b"", shares)]
     made += [refusal.head_late(1), refusal.head_too_large(1), refusal.too_many_headers(1)]
-    made += [refusal.prompt_too_long(2, 1), refusal.queue_full("a", "requests", 1, 1)]
-    made += [refusal.queue_full("a", "tokens", 1, 1), refusal.too_many_at_once(1)]
+    made += [
+        refusal.prompt_too_long(2, 1),
+        *(refusal.queue_full("a", unit, 1, shares) for unit in ("requests", "tokens")),
+    ]
     assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
 
 
