@@ -96,7 +96,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
     front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
-    coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
+    coroutines = [front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
     registry = vllm_adapter.get_prometheus_registry()

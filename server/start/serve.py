@@ -129,6 +129,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         raise UsageError(str(error)) from error
     with refusals.channel():
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names)
+        args.ropeswitch_dropped_lines = console.output.dropped
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         console.say(*summary(args, made, [*notes, *tool_notes]))
