@@ -39,6 +39,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.factors import cli as factors
     from ropeswitch.loadtests.client import cli as loadtest
     from ropeswitch.model_patches.guard import cli as patches
+    from ropeswitch.server.front.limits import cli as keys
     from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
@@ -50,6 +51,7 @@ def _make_parser() -> argparse.ArgumentParser:
     plan.add_parser(commands)
     factors.add_parser(commands)
     patches.add_parser(commands, SERVER_PATCHES, UPSTREAM_TEXTS)
+    keys.add_parser(commands)
     loadtest.add_parser(commands)
     return parser
 

@@ -18,7 +18,7 @@ from ropeswitch.model_patches.guard.registry import in_play, require
 from ropeswitch.model_patches.switch.config.key import NAME
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.placement import EngineLadder
-from ropeswitch.server.app import engine_utilities, life_cycle, routes, vllm_adapter, vllm_serve
+from ropeswitch.server.app import engine_utilities, health, life_cycle, routes, vllm_adapter, vllm_serve
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
@@ -49,7 +49,7 @@ class RopeSwitchEndpoints:
         if not _by_ropeswitch(app.state.args):
             vllm_serve.attach(app)
             return
-        for router in (routes.rope_router, routes.models_router, life_cycle.router, page.router, status.router):
+        for router in (routes.rope_router, routes.models_router, health.router, page.router, status.router):
             app.include_router(router)
         read_long_bodies(app)
         app.add_middleware(Inner)
@@ -99,9 +99,15 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
     connector = partial(Connector, args.allow_private_media, args.max_image_pixels)
     vllm_adapter.media.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
-    coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
+    processor = engine_client.output_processor
+    watch = health.EngineWatch(
+        engine_utilities.asking(engine_client, health.UTILITY),
+        partial(len, processor.request_states),
+        args.stall_timeout,
+    )
+    coroutines = [watch.watch(), front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
-    metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
+    metrics, measured = start_length_metrics(engine_client, ladder), None
     registry = vllm_adapter.get_prometheus_registry()
     if metrics is not None:
         history = History(registry, metrics.plan.bands)
@@ -127,9 +133,10 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         shared=lambda: not front.keys.single,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
-    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
+    engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     parts = ServerParts(
         front=front,
+        engine_watch=watch,
         rope_info=rope,
         aliases=Aliases(state.openai_serving_models, sets.names, args.ladder_aliases),
         status=status.StatusSource(name, rope, registry, measured),

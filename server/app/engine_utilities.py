@@ -55,11 +55,11 @@ async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
     return [report for reports in per_engine for report in reports]
 
 
-def scheduling_reports(engine_client: Any) -> dict[int, Callable[[], Awaitable[dict[str, float] | None]]]:
-    """Return functions that ask an engine for its ``scheduling_report`` (``step_times.py``), by the engine's index."""
+def asking(engine_client: Any, utility: str) -> dict[int, Callable[[], Awaitable[Any]]]:
+    """Return functions that ask an engine for a utility without arguments, by the engine's index; see :func:`_utility`."""
     client = engine_client.engine_core
     engines = zip(client.engine_ranks_managed, client.core_engines, strict=True)
-    return {index: partial(_utility, client, engine, "scheduling_report") for index, engine in engines}
+    return {index: partial(_utility, client, engine, utility) for index, engine in engines}
 
 
 async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> Any:

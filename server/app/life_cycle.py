@@ -15,12 +15,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
-
 from ropeswitch.server.front.refusal import LEAVING, RefusedError
-
-router = APIRouter()
 
 # Seconds that requests have to send their error after the wait.
 LAST_WORDS = 2.0
@@ -111,18 +106,3 @@ class LifeCycle:
 
 
 LIFE = LifeCycle()
-
-
-@router.api_route("/health/live", methods=["GET", "HEAD"])
-async def live(request: Request) -> JSONResponse:
-    """Return 200 while the process serves, or 503 if its engine is dead, so that an orchestrator restarts it."""
-    dead = request.app.state.engine_client.errored and not LIFE.leaving
-    return JSONResponse({"status": "dead" if dead else "live"}, 503 if dead else 200)
-
-
-@router.api_route("/health/ready", methods=["GET", "HEAD"])
-async def ready(request: Request) -> JSONResponse:
-    """Return 200 if requests are accepted, or 503 if the process is shutting down or its engine is dead."""
-    dead = request.app.state.engine_client.errored
-    state = "leaving" if LIFE.leaving else "dead" if dead else "ready"
-    return JSONResponse({"status": state}, 200 if state == "ready" else 503)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ropeswitch.server.app.aliases import Aliases
+from ropeswitch.server.app.health import EngineWatch
 from ropeswitch.server.app.routes import RopeInfo
 from ropeswitch.server.front.access_log import AccessLog
 from ropeswitch.server.front.bodies.progress import Progress
@@ -17,6 +18,7 @@ class ServerParts:
     """The app's ``state.ropeswitch``, the only place from which middlewares and routes get their dependencies."""
 
     front: FrontState
+    engine_watch: EngineWatch
     rope_info: RopeInfo
     aliases: Aliases
     status: StatusSource

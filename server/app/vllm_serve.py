@@ -96,7 +96,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     engine_utilities.check_process(patches)
     applied = [each for each in patches if each.file.split("/")[1] in ("switch", *settings.parts)]
     model = engine_client.model_config
-    engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None
+    engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
         rope_info=routes.rope_info(settings, model.max_model_len, applied),

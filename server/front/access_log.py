@@ -1,20 +1,22 @@
-"""The access log of one API server process: JSON lines on standard output, written by the logger ``ropeswitch.access``.
+"""The access log of one API server process: JSON lines on standard output.
 
 A line is written when its request ends; its fields come from the request's context.
 """
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
 from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.flags import AccessLogConfig
+from ropeswitch.server.front.limits.keys import key_id
 from ropeswitch.server.front.state import LONGEST_ID, REQUEST_ID, is_below, is_metrics
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.fates import PATHS, rejection_reason
@@ -47,6 +49,7 @@ def fields(scope: Scope, path: str, context: RequestContext, seconds: float, nam
         "path": path[:256],
         "status": context.sent.status,
         "client": f"{client[0]}:{client[1]}" if client else None,
+        "key": None if context.key is None else key_id(context.key),
         "request_id": _request_id(scope),
     }
     if names is not None:
@@ -115,11 +118,11 @@ def _request_id(scope: Scope) -> str | None:
 class AccessLog:
     """Logs finished requests; see the module."""
 
-    def __init__(self, config: AccessLogConfig, names: Names, logger: logging.Logger) -> None:
+    def __init__(self, config: AccessLogConfig, names: Names, write: Callable[[bytes], object]) -> None:
         self.keeps_prompts = config.prompts
         self._config = config
         self._names = names
-        self._logger = logger
+        self._write = write
 
     def leaves_out(self, path: str) -> bool:
         """Whether requests to a path are not logged."""
@@ -131,24 +134,12 @@ class AccessLog:
         """Log a finished request that took ``seconds``."""
         runs = bool(context.entered.sequences) or (scope["method"] == "POST" and path in PATHS)
         line = fields(scope, path, context, seconds, self._names if runs else None)
-        self._logger.info("%s", json.dumps(line))
+        self._write(json.dumps(line).encode() + b"\n")
 
 
 def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
     """Return the log of this process, ready to write; ``engine_client`` is vLLM's ``AsyncLLM``."""
-    # vLLM prefixes every line written to sys.stdout with the process's name, which would break the JSON.
-    stream = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open for the life of the process
     measured = engine_client.logger_manager is not None
     names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
-    return AccessLog(config, names, logger(stream))
-
-
-def logger(stream: TextIO) -> logging.Logger:
-    """Return the logger. It writes only to ``stream``, each line in one write because several processes share it."""
-    made = logging.getLogger("ropeswitch.access")
-    made.setLevel(logging.INFO)
-    made.propagate = False
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    made.handlers = [handler]
-    return made
+    # Each line in one write because several processes share the pipe, which the command reads without pause (outlet.py).
+    return AccessLog(config, names, partial(os.write, 1))

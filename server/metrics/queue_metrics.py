@@ -1,6 +1,7 @@
-"""Gauges of waiting requests and tokens by length class; autoscaling uses them."""
+"""Gauges of waiting requests and tokens by length class, which autoscaling uses; and of dropped lines of the log."""
 
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
@@ -9,20 +10,25 @@ from ropeswitch.server.front.limits.queue_limits import Admission
 LABELS = ("model_name", "length_class")
 REQUESTS = ("ropeswitch_queued_requests", "Answers waiting for their first token, by length class of the prompt.")
 TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens waiting to be computed, by length class of the prompt.")
+DROPPED = ("ropeswitch_dropped_log_lines", "Lines of standard output dropped since the start because nobody read them.")
 
 
-def queue_gauges(queue: Admission, model_name: str, registry: CollectorRegistry = REGISTRY) -> Callable[[], None]:
+def queue_gauges(
+    queue: Admission, model_name: str, dropped_lines: Any, registry: CollectorRegistry = REGISTRY
+) -> Callable[[], None]:
     """Register the gauges of a process's waiting prompts, once vLLM has set Prometheus up; return what sets them.
 
-    ``/metrics`` of any process sums the values that all processes have set last.
+    ``/metrics`` of any process sums the values that all processes have set last; they share ``dropped_lines``.
     """
     requests, tokens = (
         Gauge(name, text, LABELS, multiprocess_mode="livesum", registry=registry) for name, text in (REQUESTS, TOKENS)
     )
+    dropped = Gauge(*DROPPED, ["model_name"], multiprocess_mode="mostrecent", registry=registry).labels(model_name)
 
     def refresh() -> None:
         for each in queue.classes:
             requests.labels(model_name, each.name).set(each.requests.total)
             tokens.labels(model_name, each.name).set(each.tokens.total)
+        dropped.set(dropped_lines.value)
 
     return refresh

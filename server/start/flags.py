@@ -21,6 +21,7 @@ _DEFAULTS = {
     "length_aware": "length_aware_scheduling",
     "step_latency_target": "step_latency_target",
 }
+MOST_STALL_SECONDS = 86_400.0
 _VARIABLES = "\n  ".join(variables.FIELDS)
 _DESCRIPTION = f"""\
 Start an OpenAI-compatible server that rotates every request with the factors for its own length.
@@ -82,6 +83,13 @@ def add(parser: Any) -> None:
         choices=POLICIES,
         default=POLICIES[0],
         help="When to use a longer factor set: at the actual length, or from the start, for prompt plus output limit.",
+    )
+    group.add_argument(
+        "--stall-timeout",
+        type=seconds(MOST_STALL_SECONDS),
+        metavar="SECONDS",
+        help="Seconds without a step of the engine, with requests in flight, after which /health/ready is 503, and five "
+        "times as many until /health/live is (default: 10 times the longest step so far, at least 60).",
     )
     group.add_argument("--verbose", action="store_true", help="Print vLLM's own log (default: only progress at start).")
     group = parser.add_argument_group("Length-aware scheduling", "Plan steps by their predicted time.")

@@ -131,6 +131,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         args.ropeswitch_front = front_flags.take(args, os.environ, settings.ladder.names)
         if (connector := os.environ.setdefault(front_flags.MEDIA_VARIABLE, NAME)) != NAME:
             notes.append(f"{front_flags.MEDIA_VARIABLE}: {connector} fetches media, unchecked by --allow-private-media")
+        args.ropeswitch_dropped_lines = console.output.dropped
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         console.say(*summary(args, made, [*notes, *tool_notes]))

@@ -52,6 +52,7 @@ def test_a_short_answer(server: Server) -> None:
         "method": "POST",
         "path": "/v1/completions",
         "status": 200,
+        "key": None,
         "request_id": answer.json["id"],
         "model": MODEL,
         "prompt_tokens": 20,

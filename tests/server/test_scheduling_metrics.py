@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from ropeswitch.server.app import life_cycle
-from ropeswitch.server.app.engine_utilities import scheduling_reports
+from ropeswitch.server.app.engine_utilities import asking
 from ropeswitch.server.app.vllm_serve import PlainServer
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.metrics import queue_metrics, scheduling_metrics
@@ -143,7 +143,7 @@ def test_engines_that_do_not_answer_keep_their_last_values(
 ) -> None:
     answers: dict[bytes, Any] = {b"\4\0": report(), b"\5\0": report(error=0.2)}
     registry = CollectorRegistry()
-    metrics = SchedulingMetrics(scheduling_reports(client(answers)), "m", registry)
+    metrics = SchedulingMetrics(asking(client(answers), "scheduling_report"), "m", registry)
     asyncio.run(metrics.refresh())
     answers[b"\4\0"], answers[b"\5\0"] = EngineDeadError(), Exception("Server shutting down")
     with monkeypatch.context() as leaving:

@@ -27,6 +27,11 @@ def digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
+def key_id(key_digest: bytes) -> str:
+    """Return a key's ID, which logs show in its place: the first 8 hex digits of its digest."""
+    return key_digest.hex()[:8]
+
+
 def bearer(header: bytes) -> bytes | None:
     """Return the token in an ``Authorization: Bearer`` header's value; None for another scheme or an empty token."""
     scheme, _, token = header.strip().partition(b" ")
@@ -43,6 +48,14 @@ def check_key(source: str, key: str) -> bytes:
 def read_keys(path: str, flag: str = "--api-key-file") -> tuple[bytes, ...]:
     """Return the digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
 
+    Raises UsageError as :func:`numbered_keys` does.
+    """
+    return tuple(each for _, each in numbered_keys(path, flag))
+
+
+def numbered_keys(path: str, flag: str) -> list[tuple[int, bytes]]:
+    """Return the digests of the keys in a file that ``flag`` names, each with the number of its line.
+
     Raises:
         UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
     """
@@ -56,8 +69,11 @@ def read_keys(path: str, flag: str = "--api-key-file") -> tuple[bytes, ...]:
         raise UsageError(f"{flag}: {path!r} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{flag}: {path!r} must be a text file with one key per line") from error
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
-    keys = tuple(check_key(f"{flag}: {path!r} line {number}", line) for number, line in numbered)
+    keys = [
+        (number, check_key(f"{flag}: {path!r} line {number}", line))
+        for number, line in enumerate(lines, start=1)
+        if line and not line.startswith("#")
+    ]
     if not 1 <= len(keys) <= MOST_KEYS:
         raise UsageError(f"{flag}: {path!r} has {len(keys)} keys; from 1 to {MOST_KEYS} are allowed")
     return keys

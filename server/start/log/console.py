@@ -5,13 +5,14 @@ A thread of the command's process reads the held log, and notices when an API se
 
 import os
 import shutil
+import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from ropeswitch.server.start.log.held_log import HeldLog
 from ropeswitch.server.start.log.log_lines import OURS, LogLines
+from ropeswitch.server.start.log.outlet import Outlet
 
 # Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
@@ -22,7 +23,7 @@ LONGEST_PAUSE = 60.0
 # Maximum characters of a line of progress in a pipe.
 MOST_CHARACTERS = 160
 _CLEAR = "\r\x1b[K"
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 
 
 class Console:
@@ -31,14 +32,21 @@ class Console:
     Args:
         versions: Of what is started; begins the first line.
         stage: The first stage of the start, at the end of that line.
-        hold: Whether to hold vLLM's log; otherwise it goes to standard error and only our lines are printed.
+        hold: Whether to hold vLLM's log; otherwise it is printed as it comes, and our lines with it.
+
+    Attributes:
+        output: Standard output, which has the access log of every process.
     """
 
     def __init__(self, versions: str, stage: str, *, hold: bool) -> None:
         self._began = time.monotonic()
+        self.output = Outlet(_STDOUT, '{{"dropped": {}}}\n')
+        self.output.pump()
+        self._errors = Outlet(_STDERR, OURS + "standard error was not read in time: {} lines dropped\n")
         self._held = HeldLog() if hold else None
-        self._fd = self._held.terminal if self._held else _STDERR
-        self._terminal = os.isatty(self._fd)
+        if not hold:
+            self._errors.pump()
+        self._terminal = os.isatty(self._errors.fd)
         self._lines = LogLines()
         self._stage = stage
         self._next = FIRST
@@ -78,10 +86,11 @@ class Console:
         with self._lock:
             if (held := self._held) is None:
                 return
-            held.release()
+            sys.stderr.flush()
+            self._errors.pump()
             self._write(held.read(whole=True).decode(errors="replace"))
             held.close(keep=False)
-            self._held, self._fd = None, _STDERR
+            self._held = None
 
     def keep(self) -> str | None:
         """Keep the held log after the end of the start; returns its file, or None where nothing is held."""
@@ -89,15 +98,19 @@ class Console:
         return self.path
 
     def close(self) -> None:
-        """Print the rest of the log, and restore standard error."""
+        """Print the rest of the log, and restore the standard streams."""
         self._over.set()
         self._thread.join()
+        sys.stdout.flush()
+        sys.stderr.flush()
         if self._held is not None:
-            self._held.release()
+            self._errors.pump()
             self._write("")
             self._print(self._lines.feed(self._held.read() + b"\n"))
             self._held.close(keep=self._keep)
-            self._held, self._fd = None, _STDERR
+            self._held = None
+        self.output.close()
+        self._errors.close()
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
@@ -140,7 +153,7 @@ class Console:
         with self._lock:
             data = ((_CLEAR if self._status else "") + text + status).encode(errors="replace")
             self._status = status
-            # A closed terminal or pipe must not stop the server.
-            with suppress(OSError):
-                while data:
-                    data = data[os.write(self._fd, data) :]
+            if self._held is None:
+                os.write(_STDERR, data)  # the pump's pipe, in order with the log
+            else:
+                self._errors.put(data)

@@ -1,8 +1,7 @@
 """Holds the standard error of the server and its processes in a file.
 
 vLLM, transformers and torch log there through Python, C++ libraries write there directly, and child processes inherit it. So
-the file captures everything in order, and nothing has to be patched. Standard output, which has the access log, stays
-unchanged.
+the file captures everything in order, and nothing has to be patched. Standard output has the access log.
 """
 
 import os
@@ -10,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+
+from ropeswitch.server.start.log.outlet import discard
 
 # vLLM logs to standard output by default.
 STREAM = "VLLM_LOGGING_STREAM"
@@ -26,18 +27,12 @@ def chosen(environment: Mapping[str, str]) -> bool:
 
 
 class HeldLog:
-    """Holds standard error from construction until :meth:`release`.
-
-    Attributes:
-        path: The file.
-        terminal: File descriptor of the standard error that the command was started with.
-    """
+    """Holds standard error, in the file ``path``, from construction until its descriptor is replaced again."""
 
     def __init__(self) -> None:
         self._read, self.path = tempfile.mkstemp(prefix="ropeswitch-", suffix=".log")
         self._offset = 0
         sys.stderr.flush()
-        self.terminal = os.dup(_STDERR)
         # Append mode, so that many processes can write, and the file can be truncated while they do.
         write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         os.dup2(write, _STDERR)
@@ -61,16 +56,10 @@ class HeldLog:
             os.ftruncate(self._read, 0)
             self._offset = 0
 
-    def release(self) -> None:
-        """Restore standard error; child processes that still run keep writing to the file."""
-        sys.stderr.flush()
-        os.dup2(self.terminal, _STDERR)
-        os.environ.pop(STREAM, None)
-
     def close(self, *, keep: bool) -> None:
-        """Close the file, after :meth:`release`; delete it unless it is to be kept."""
+        """Close the file, to which child processes may still write; delete it unless it is to be kept."""
+        os.environ.pop(STREAM, None)
         os.close(self._read)
-        os.close(self.terminal)
         if not keep:
             with suppress(FileNotFoundError):
                 os.unlink(self.path)
@@ -79,6 +68,4 @@ class HeldLog:
 def silence_exit() -> None:
     """Discard standard error from now on, because Triton's nanobind lists hundreds of objects there at exit."""
     sys.stderr.flush()
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, _STDERR)
-    os.close(null)
+    discard(_STDERR)

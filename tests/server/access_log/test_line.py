@@ -53,6 +53,7 @@ def test_an_answer_that_switched() -> None:
         "path": "/v1/completions",
         "status": 200,
         "client": "10.0.0.1:1234",
+        "key": None,
         "request_id": "mine",
         "model": "m",
         "prompt_tokens": 9,
@@ -76,7 +77,7 @@ def test_no_key_is_in_a_line() -> None:
 
 def test_a_request_without_prompts_has_no_fields_of_theirs() -> None:
     logged = line(names=None)
-    assert list(logged) == "time method path status client request_id seconds outcome reason".split()
+    assert list(logged) == "time method path status client key request_id seconds outcome reason".split()
     assert logged["outcome"] == "answered"
 
 

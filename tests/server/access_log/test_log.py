@@ -16,14 +16,15 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
-from ropeswitch.server.front.access_log import AccessLog, Names, logger
+from ropeswitch.server.cli import main
+from ropeswitch.server.front.access_log import AccessLog, Names
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError, queue_full
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
-from tests.server.front.parts import parts, server_parts
+from tests.server.front.parts import bearer, parts, server_parts
 from tests.server.length_metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
@@ -34,11 +35,11 @@ SECRET = "the prompt that nobody may read"
 class Logged:
     """A tiny app behind the log, and the lines that it wrote."""
 
-    def __init__(self, config: AccessLogConfig, folder: Path) -> None:
-        self.stream = io.StringIO()
+    def __init__(self, config: AccessLogConfig, folder: Path, **changes: Any) -> None:
+        self.stream = io.BytesIO()
         self.app = app = FastAPI()
-        log = AccessLog(config, Names(Bands(LADDER), LADDER.names, "m"), logger(self.stream))
-        app.state.ropeswitch = server_parts(parts(folder)[0], access_log=log)
+        log = AccessLog(config, Names(Bands(LADDER), LADDER.names, "m"), self.stream.write)
+        app.state.ropeswitch = server_parts(parts(folder, **changes)[0], access_log=log)
         app.add_middleware(Front)
         self.client = TestClient(app, raise_server_exceptions=False)
 
@@ -93,9 +94,27 @@ def test_one_line_for_each_request(tmp_path: Path) -> None:
         ("/nothing", 404, "rejected", "invalid"),
     ]
     assert current.get() is None
-    text = logged.stream.getvalue()
+    text = logged.stream.getvalue().decode()
     assert SECRET not in text and "sk-1" not in text
     assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
+
+
+def test_a_line_names_its_key_by_an_id_that_the_command_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = Logged(CONFIG, tmp_path, keys=["sk-1", "sk-2"])
+    for key in ("sk-1", "sk-2", "sk-3"):
+        logged.client.get("/v1/models", headers=bearer(key))
+    first, second, refused = (line["key"] for line in logged.lines())
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nsk-1\n\nsk-2\n")
+    assert main(["keys", "id", str(keys)]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"{first}  line 2\n{second}  line 4\n" and len(first) == 8 and refused is None
+    assert "sk-" not in logged.stream.getvalue().decode() + printed
+    keys.write_text("sk-1\nsk 2\n")
+    assert main(["keys", "id", str(keys)]) == 2
+    assert capsys.readouterr().err.startswith(f"ropeswitch: error: FILE: {str(keys)!r} line 2: a key must be ")
 
 
 @pytest.mark.parametrize("late", [False, True])

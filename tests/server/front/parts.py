@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.app.aliases import Aliases
+from ropeswitch.server.app.health import EngineWatch
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.flags import FrontConfig
 from ropeswitch.server.front.front import Front
@@ -79,6 +80,7 @@ def server_parts(front: FrontState, **more: Any) -> ServerParts:
     absent: Any = None
     parts = ServerParts(
         front=front,
+        engine_watch=EngineWatch({}, lambda: 0, None),
         rope_info=absent,
         aliases=Aliases(SimpleNamespace(lora_requests={}, is_base_model=lambda name: name == "m"), LADDER.names),
         status=absent,

@@ -4,19 +4,21 @@ import os
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
+from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.metrics.queue_metrics import REQUESTS, TOKENS, queue_gauges
+from ropeswitch.server.metrics.queue_metrics import DROPPED, REQUESTS, TOKENS, queue_gauges
 from tests.server.front.parts import LADDER, parts
 
 
 def test_they_follow_what_waits(tmp_path: Path) -> None:
     state, _admission = parts(tmp_path)
     registry = CollectorRegistry()
-    refresh = queue_gauges(state.queue, "m", registry)
+    lines = SimpleNamespace(value=7)
+    refresh = queue_gauges(state.queue, "m", lines, registry)
     assert next(iter(registry.collect())).samples == []
 
     def read() -> list[tuple[float | None, float | None]]:
@@ -38,10 +40,12 @@ def test_they_follow_what_waits(tmp_path: Path) -> None:
     assert read()[:2] == [(2, 2 * lengths[0]), (1, lengths[1])]
     state.queue.end(context)
     assert read() == empty
+    assert registry.get_sample_value(DROPPED[0], {"model_name": "m"}) == lines.value
 
 
 PROCESS = """
 import sys
+from types import SimpleNamespace
 from prometheus_client import CollectorRegistry
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
@@ -49,7 +53,7 @@ from ropeswitch.server.metrics.queue_metrics import queue_gauges
 queue = Admission([LengthClass("short", 5, 50)], 5, 50, lambda _: True)
 current.set(RequestContext())
 queue.admit(int(sys.argv[1]), 0, 1, "a")
-queue_gauges(queue, "m", CollectorRegistry())()
+queue_gauges(queue, "m", SimpleNamespace(value=3), CollectorRegistry())()
 print("set", flush=True)
 sys.stdin.read()
 """

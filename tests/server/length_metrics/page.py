@@ -31,6 +31,7 @@ def _metrics() -> str:
     rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
     rows += [(name, "gauge", _labels(queue_metrics.LABELS), _sentence(text)) for name, text in _QUEUE]
+    rows.append((queue_metrics.DROPPED[0], "gauge", _labels(("model_name",)), _sentence(queue_metrics.DROPPED[1])))
     return table(
         ("Name", "Type", "Labels", "Meaning"), ((f"`{name}`", kind, labels, text) for name, kind, labels, text in rows)
     )

@@ -157,7 +157,6 @@ def test_a_log_that_grew_is_emptied_once_it_is_read_to_its_end() -> None:
         assert os.path.getsize(log.path) == 0
         os.write(2, b"z")
         assert log.read() == b"z"
-        log.release()
         log.close(keep=False)
     """)
 

@@ -1,0 +1,87 @@
+"""A reader of the server's output that stalls, comes back, or has left."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ropeswitch.server.start.log import outlet
+from ropeswitch.server.start.log.outlet import Outlet
+
+LINE = b'{"time": "now"}\n'
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """A pipe of one page, its reader first; ten lines may wait for the reader."""
+    monkeypatch.setattr(outlet, "MOST_BYTES", 10 * len(LINE))
+    monkeypatch.setattr(outlet, "LAST_SECONDS", 0.2)
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    yield reader, writer
+    os.close(writer)
+    os.close(reader)
+
+
+def pumped(writer: int) -> Outlet:
+    made = Outlet(writer, '{{"dropped": {}}}\n')
+    made.pump()
+    return made
+
+
+def write_until_dropped(made: Outlet, writer: int) -> int:
+    """Write lines, which must not block, until some are dropped; return their number."""
+    count, deadline = 0, time.monotonic() + 20
+    while not made.dropped.value:
+        assert time.monotonic() < deadline
+        count += os.write(writer, LINE * 100) // len(LINE)
+        time.sleep(0.001)
+    return count
+
+
+def test_a_stalled_reader_blocks_no_writer_and_is_told_what_it_missed(stream: tuple[int, int]) -> None:
+    reader, writer = stream
+    made, text = pumped(writer), b""
+    count = write_until_dropped(made, writer)
+    while b"dropped" not in text:
+        text += os.read(reader, 1 << 16)
+    *kept, last = text.splitlines(keepends=True)
+    dropped = count - len(kept)
+    assert kept == [LINE] * len(kept) and json.loads(last) == {"dropped": dropped} and made.dropped.value == dropped
+    os.write(writer, LINE)
+    assert os.read(reader, 1 << 16) == LINE
+    made.close()
+    os.write(writer, LINE)
+    assert os.read(reader, 1 << 16) == LINE, "the stream itself, after the end"
+
+
+def test_an_end_does_not_wait_for_a_stalled_reader(stream: tuple[int, int]) -> None:
+    _, writer = stream
+    made = pumped(writer)
+    write_until_dropped(made, writer)
+    made.close()
+    os.write(writer, LINE * 1000)
+
+
+def test_a_long_line_passes_in_one_piece_and_progress_without_a_line_s_end(stream: tuple[int, int]) -> None:
+    reader, writer = stream
+    made = pumped(writer)
+    for text in (b"50 %\r", b"x" * 100_000 + b"\n"):
+        os.write(writer, text)
+        read = b""
+        while len(read) < len(text):
+            read += os.read(reader, 1 << 16)
+        assert read == text
+    made.close()
+
+
+def test_lines_that_nobody_reads_any_more_are_counted() -> None:
+    reader, writer = os.pipe()
+    made = pumped(writer)
+    os.close(reader)
+    write_until_dropped(made, writer)
+    made.close()
+    os.close(writer)

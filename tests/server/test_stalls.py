@@ -1,0 +1,147 @@
+"""An engine that hangs is noticed, logged and shown by the probes, and so is its recovery."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from fastapi import FastAPI
+
+from ropeswitch.server.app import health
+from ropeswitch.server.app.health import EngineWatch
+from tests.passkey_tiny import SERVED
+from tests.server.asking import wait_until
+from tests.server.front.parts import ask, parts, server_parts
+from tests.server.running import Server, running
+from tests.server.test_access_log import Log
+from tests.server.test_life_cycle import FLAGS
+
+STALL = 2.0
+
+
+class Engine:
+    """Answers while ``steps`` is set; the watch has a second engine, which always answers."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.steps = asyncio.Event()
+        self.steps.set()
+        self.requests = 1
+
+        async def prompt() -> None:
+            return None
+
+        self.watch = EngineWatch({0: prompt, 1: self.steps.wait}, lambda: self.requests, timeout)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SECONDS", 0.01)
+
+
+def test_a_stall_is_logged_once_and_ends_with_the_next_step(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        engine = Engine(timeout=0.2)
+        watching = asyncio.create_task(engine.watch.watch())
+        await asyncio.sleep(0.3)
+        assert not engine.watch.is_stalled()
+        engine.steps.clear()
+        await asyncio.sleep(0.5)
+        assert engine.watch.is_stalled() and not engine.watch.is_stalled(timeouts=5)
+        # Its clients leave, but it still hangs.
+        engine.requests = 0
+        await asyncio.sleep(0.8)
+        assert engine.watch.is_stalled(timeouts=5)
+        [record] = caplog.records
+        assert record.getMessage() == (
+            "engine 1 has ended no step for 0 s with requests in flight (1): /health/ready is 503 now"
+        )
+        engine.steps.set()
+        await asyncio.sleep(0.1)
+        assert not engine.watch.is_stalled() and len(caplog.records) == 2
+        watching.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_idle_engine_is_left_alone() -> None:
+    async def run() -> None:
+        engine = Engine(timeout=0.05)
+        engine.requests = 0
+        engine.steps.clear()
+        watching = asyncio.create_task(engine.watch.watch())
+        await asyncio.sleep(0.3)
+        assert not engine.watch.is_stalled()
+        watching.cancel()
+
+    asyncio.run(run())
+
+
+def test_long_steps_make_the_default_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "LEAST_SECONDS", 0.6)
+
+    async def run() -> None:
+        engine = Engine(timeout=None)
+        watching = asyncio.create_task(engine.watch.watch())
+        assert engine.watch.timeout == 0.6
+        engine.steps.clear()
+        await asyncio.sleep(0.4)
+        engine.steps.set()
+        await asyncio.sleep(0.1)
+        assert engine.watch.timeout > 3
+        watching.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("stalled", "expected"), [(0, (200, 200)), (1, (503, 200)), (5, (503, 503))], ids=["runs", "stalls", "long"]
+)
+def test_probes(stalled: int, expected: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = FastAPI()
+    watch: Any = SimpleNamespace(is_stalled=lambda timeouts=1: stalled >= timeouts)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], engine_watch=watch)
+    app.state.engine_client = SimpleNamespace(errored=False)
+    app.include_router(health.router)
+    assert tuple(ask(app, "GET", f"/health/{path}").status_code for path in ("ready", "live")) == expected
+
+
+def process_of(server: Server, title: str) -> psutil.Process:
+    """The only process below the command whose title has this word."""
+    below = psutil.Process(server.process.pid).children(recursive=True)
+    [found] = [each for each in below if title in " ".join(each.cmdline())]
+    return found
+
+
+def stop_and_resume(server: Server, title: str) -> None:
+    log, answers = Log(server), []
+    body = {"model": "passkey-tiny", "prompt": "The", "max_tokens": 3000, "ignore_eos": True}
+    thread = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", body)))
+    thread.start()
+    time.sleep(2)
+    assert thread.is_alive()
+    process = process_of(server, title)
+    process.suspend()
+    try:
+        wait_until(lambda: server.get("/health/ready").status == 503, time.monotonic(), "not ready", 20)
+        assert server.get("/health/live").status == 200
+        wait_until(lambda: f"has ended no step for {STALL:.0f} s" in log.text(), time.monotonic(), "logged", 5)
+        wait_until(lambda: server.get("/health/live").status == 503, time.monotonic(), "not live", 40)
+        assert server.get("/health").status == 503
+    finally:
+        process.resume()
+    paths = ("/health/ready", "/health/live", "/health")
+    wait_until(lambda: all(server.get(path).status == 200 for path in paths), time.monotonic(), "ready", 20)
+    thread.join(100)
+    assert answers[0].json["usage"]["completion_tokens"] == 3000 and "ended a step after" in log.text()
+
+
+@pytest.mark.full
+def test_a_stopped_engine_or_worker_fails_the_probes_until_it_goes_on(tmp_path: Path) -> None:
+    flags = [*SERVED, *FLAGS, "--stall-timeout", f"{STALL:g}", "--disable-log-stats"]
+    with running(tmp_path, *flags) as server:
+        stop_and_resume(server, "EngineCore")
+        stop_and_resume(server, "Worker")
