@@ -99,6 +99,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
+    processor.client = engine_client
     registry = vllm_adapter.get_prometheus_registry()
     if metrics is not None:
         history = History(registry, metrics.plan.bands)
