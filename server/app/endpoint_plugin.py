@@ -107,6 +107,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     )
     coroutines = [watch.watch(), front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
+    processor.client = engine_client
     metrics, measured = start_length_metrics(engine_client, ladder), None
     registry = vllm_adapter.get_prometheus_registry()
     if metrics is not None:

@@ -34,9 +34,11 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.utils.mistral import is_mistral_tokenizer
 from vllm.utils.system_utils import decorate_logs
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
+from vllm.v1.engine.async_llm import InputStreamError as InputStreamError
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import OutputProcessor as OutputProcessor
 from vllm.v1.metrics.prometheus import get_prometheus_registry as get_prometheus_registry
+from vllm.v1.metrics.stats import IterationStats as IterationStats
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted

@@ -21,6 +21,7 @@ from typing import Any
 from ropeswitch.model_patches.switch.config.settings import RESERVE
 from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
 from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.app.paced_outputs import PacedOutputs
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.bodies.long_prompts import with_prompt_end
 from ropeswitch.server.front.context import current
@@ -132,7 +133,7 @@ class OutputWatch:
             self.metrics.count_ended(track.engine, track.band_set, outcome)
 
 
-class WatchedOutputs(vllm_adapter.OutputProcessor):
+class WatchedOutputs(PacedOutputs):
     """The output processor of an API server.
 
     Attributes:
