@@ -55,11 +55,12 @@ class Admission:
         self._beside: int | None = None
         self._taken = 0
         self.oldest = next(self.in_turn(), None) if self.slots > 0 else None
-        if self.oldest is not None and not self.fits(self.oldest):
+        if self.oldest is not None:
+            fits = self.fits(self.oldest)
             since = queue.arrival(self.oldest).since
             waited = (view.now - since) / max(cost.seconds(chunk(self.oldest.num_tokens, 0)), target)
             self._reserved_blocks = int(self.needs(self.oldest) * min(waited, 1.0))
-            self._reserved_slots = int(waited >= 1.0)
+            self._reserved_slots = int(waited >= 1.0 and not fits)
 
     def _fits_beside(self, oldest: Request, request: Request) -> bool:
         """Whether a request's prompt and answer fit next to the oldest one and the running requests that arrived later."""
@@ -72,14 +73,15 @@ class Admission:
     def in_turn(self) -> Iterator[Request]:
         """Yield waiting requests that need only space to start, in the order of their clients' turns."""
         for _, _, _, request, client in self._queue.in_turn():
-            if self.ready(request) and not self.over_share(request, client):
+            if self.ready(request) and not self.leaves_slot(request, client):
                 yield request
 
-    def over_share(self, request: Request, client: Client) -> bool:
-        """Whether a client must leave the free slots to others; a request that has generated tokens resumes regardless."""
-        if client.name is None or request in self._queue.resuming:
+    def leaves_slot(self, request: Request, client: Client) -> bool:
+        """Whether a request must leave the free slots to preempted ones, which resume first, and to other clients."""
+        if request in self._queue.resuming:
             return False
-        return self.slots <= min((client.running + self._started.get(client, 0)) // HELD_PER_FREE, MOST_FREE)
+        held = 0 if client.name is None else client.running + self._started.get(client, 0)
+        return self.slots <= len(self._queue.resuming) + min(held // HELD_PER_FREE, MOST_FREE)
 
     def ready(self, request: Request) -> bool:
         """Whether a waiting request needs only space to start, by upstream's rules."""

@@ -215,7 +215,7 @@ class StepPlan:
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
-                if self.admission.over_share(request, entry[4]):
+                if self.admission.leaves_slot(request, entry[4]):
                     continue
                 hit = self._queue.arrival(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
@@ -237,7 +237,7 @@ class StepPlan:
             request = client.by_length[0][3]
             prefill = self._waiting_prefill(request)
             whole = self._seconds(prefill) <= room and prefill.remaining <= min(tokens, self._limits.chunk)
-            may_start = prefill.order[0] == priority and not self.admission.over_share(request, client)
+            may_start = prefill.order[0] == priority and not self.admission.leaves_slot(request, client)
             if whole and may_start and self._admitted(request):
                 yield prefill
                 return
