@@ -99,7 +99,7 @@ def test_clients_take_turns_however_many_requests_they_have() -> None:
     start(newcomer)
     more = add("c")
     assert [client.name for client in queue.waiting_clients("start")] == ["a", "c"]
-    assert [client.running for client in queue.waiting_clients("start")] == [2, 1]
+    assert [len(client.live) - len(client.by_age) for client in queue.waiting_clients("start")] == [2, 1]
     # A preempted request comes before all that came after it, other clients' too.
     queue.prepend_request(lists[0])
     assert next(iter(queue.in_turn()))[3] is lists[0]
