@@ -1,21 +1,21 @@
 """Decides which waiting requests may start in a step; a long one neither blocks those behind it nor starves.
 
 A request starts when a slot and blocks for all of its tokens are free, not counting blocks that running prefills will need
-while it runs. A client leaves slots free for others, more of them the more it holds itself (dynamic thresholds of shared
-buffers: Choudhury and Hahne 1998). Of the waiting requests, the oldest one of the client in turn is called the oldest here.
-While it does not fit, others may pass it. As it ages, a growing share of its
-blocks is reserved for it: its waiting time divided by its own prefill time. Once that share reaches 1, a slot is reserved
-too, and only requests that fit next to it may pass, so they do not delay it (backfilling in batch systems: Lifka, The
-ANL/IBM SP scheduling system, 1995).
+while it runs. The more slots a client holds, the more it leaves free (Choudhury and Hahne, Dynamic Queue Length Thresholds,
+1998). While the oldest waiting request of the client in turn does not fit, others may pass it. As it ages, a growing share
+of its blocks is reserved for it: its waiting time divided by its own prefill time. Once that share reaches 1, a slot is
+reserved too, and only requests that fit next to it may pass, so they do not delay it (backfilling in batch systems: Lifka,
+The ANL/IBM SP scheduling system, 1995).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.waiting_queue import Client, WaitingQueue
+from ropeswitch.model_patches.scheduling.waiting_queue import Client, Entry, WaitingQueue
 
 # A client leaves one slot free for every so many that it holds, up to a maximum.
 HELD_PER_FREE, MOST_FREE = 7, 8
@@ -50,16 +50,17 @@ class Admission:
             self._loras = {each.lora_request.lora_int_id for each in view.running if each.lora_request}
         self._reserved_slots, self._reserved_blocks = 0, 0
         # Requests of each client that this step starts.
-        self._started: dict[Client, int] = {}
+        self._started: Counter[Client] = Counter()
         # Blocks left for requests that pass the oldest one; computed on first use.
         self._beside: int | None = None
         self._taken = 0
         self.oldest = next(self.in_turn(), None) if self.slots > 0 else None
-        if self.oldest is not None and not self.fits(self.oldest):
+        if self.oldest is not None:
+            fits = self.fits(self.oldest)
             since = queue.arrival(self.oldest).since
             waited = (view.now - since) / max(cost.seconds(chunk(self.oldest.num_tokens, 0)), target)
             self._reserved_blocks = int(self.needs(self.oldest) * min(waited, 1.0))
-            self._reserved_slots = int(waited >= 1.0)
+            self._reserved_slots = int(waited >= 1.0 and not fits)
 
     def _fits_beside(self, oldest: Request, request: Request) -> bool:
         """Whether a request's prompt and answer fit next to the oldest one and the running requests that arrived later."""
@@ -70,16 +71,17 @@ class Admission:
         return self._engine.most_blocks(request) <= self._beside - self._taken
 
     def in_turn(self) -> Iterator[Request]:
-        """Yield waiting requests that need only space to start, in the order of their clients' turns."""
-        for _, _, _, request, client in self._queue.in_turn():
-            if self.ready(request) and not self.over_share(request, client):
-                yield request
+        """Return the waiting requests that need only space to start, in the order of their clients' turns."""
+        found = (entry for entry in self._queue.in_turn() if not self.leaves_slot(entry))
+        return (entry[3] for entry in found if self.ready(entry[3]))
 
-    def over_share(self, request: Request, client: Client) -> bool:
-        """Whether a client must leave the free slots to others; a request that has generated tokens resumes regardless."""
-        if client.name is None or request in self._queue.resuming:
+    def leaves_slot(self, entry: Entry) -> bool:
+        """Whether a waiting request must leave the free slots to preempted ones, which resume first, or to other clients."""
+        request, client = entry[3:]
+        if request in self._queue.resuming:
             return False
-        return self.slots <= min((client.running + self._started.get(client, 0)) // HELD_PER_FREE, MOST_FREE)
+        held = 0 if client.name is None else len(client.live) - len(client.by_age) + self._started[client]
+        return self.slots <= len(self._queue.resuming) + min(held // HELD_PER_FREE, MOST_FREE)
 
     def ready(self, request: Request) -> bool:
         """Whether a waiting request needs only space to start, by upstream's rules."""
@@ -118,8 +120,7 @@ class Admission:
     def deduct(self, request: Request) -> None:
         """Deduct the slot and blocks of a request that this step starts."""
         self.slots -= 1
-        client = self._queue.arrival(request).client
-        self._started[client] = self._started.get(client, 0) + 1
+        self._started[self._queue.arrival(request).client] += 1
         self.blocks -= self.needs(request)
         self._taken += self._engine.most_blocks(request)
         if request.lora_request:

@@ -92,11 +92,6 @@ class SchedulerEngine:
         """Return where a request is on the ladder."""
         return self._scheduler.placements[request.request_id]
 
-    def client(self, request: Request) -> str | None:
-        """Return the name of a request's client, None without one."""
-        placement = self._scheduler.placements.get(request.request_id)
-        return None if placement is None else placement.client
-
     def view(self, now: float, background: Request | None, idle: bool) -> StepView:
         """Return the state before a step; ``background`` is neither prefill nor decode, ``idle`` that none runs."""
         scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager

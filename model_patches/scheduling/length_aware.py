@@ -38,7 +38,7 @@ class LengthAware:
     def __init__(self, engine: SchedulerEngine, by_priority: bool, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._clock = clock
-        self.queue = WaitingQueue(self._look, by_priority, clock, lambda request: engine.client(request))
+        self.queue = WaitingQueue(self._look, by_priority, clock, lambda request: engine.placement(request).client)
         self._flights: deque[tuple[SchedulerOutput, float, Load]] = deque()
         self._last_end = self._last_recheck = float("-inf")
         self._decodes = STEP

@@ -7,9 +7,7 @@ Two kinds of step alternate. A *short* step serves whole prefills that fit in on
 a chunk of one prefill. Short steps go first until together they have taken twice the target. Then a long step is due,
 alternately for the oldest prefill and for the shortest long one. So the oldest prefill gets at least an eighth of the time,
 from which docs/scheduling.md derives the bound on any wait.
-
-Between clients, "oldest" means the oldest of the client in turn (``waiting_queue.py``), and a short step begins with the
-shortest prompt of the client whose last start is the longest ago.
+Clients take turns as the oldest, and a short step begins with the client whose last start is the longest ago.
 """
 
 from bisect import bisect_left
@@ -215,7 +213,7 @@ class StepPlan:
             one = bool(entries) and entries[0][0] == entries[-1][0]
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
                 request = entry[3]
-                if self.admission.over_share(request, entry[4]):
+                if self.admission.leaves_slot(entry):
                     continue
                 hit = self._queue.arrival(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)
@@ -233,12 +231,11 @@ class StepPlan:
     def _next_client(self, priority: int, room: float, tokens: int) -> Iterator[Prefill]:
         """Yield the shortest prompt of the client whose last start is the longest ago, if several wait and it fits whole."""
         clients = self._queue.waiting_clients("start") if self._may_start else []
-        for client in clients[:MOST_TRIED] if len(clients) > 1 else ():
-            request = client.by_length[0][3]
-            prefill = self._waiting_prefill(request)
+        for entry in [each.by_length[0] for each in clients[:MOST_TRIED]] if len(clients) > 1 else ():
+            prefill = self._waiting_prefill(entry[3])
             whole = self._seconds(prefill) <= room and prefill.remaining <= min(tokens, self._limits.chunk)
-            may_start = prefill.order[0] == priority and not self.admission.over_share(request, client)
-            if whole and may_start and self._admitted(request):
+            may_start = entry[0] == priority and not self.admission.leaves_slot(entry)
+            if whole and may_start and self._admitted(entry[3]):
                 yield prefill
                 return
 

@@ -2,9 +2,8 @@
 
 A vLLM ``RequestQueue`` that shows upstream's scheduler only the requests that the step's plan offers.
 
-Clients take turns. A request gets its place in their order when it becomes the oldest waiting one of its client, or starts
-before that. So a client's next request is behind at most one of each other client, however many they have waiting. A request
-without a client has its own turn, and so goes by arrival.
+Clients take turns: a request gets its turn when it becomes the oldest waiting one of its client, or starts. So a client's
+next request is behind at most one of each other client. Requests without a client go by arrival.
 """
 
 from bisect import bisect_left, insort
@@ -35,11 +34,6 @@ class Client:
     live: set[Request] = field(default_factory=set)
     by_length: list[Entry] = field(default_factory=list)
     by_age: list[Entry] = field(default_factory=list)
-
-    @property
-    def running(self) -> int:
-        """Number of its requests that do not wait here."""
-        return len(self.live) - len(self.by_age)
 
 
 @dataclass(slots=True)
@@ -93,7 +87,8 @@ class WaitingQueue(RequestQueue):
         arrival = self._arrived.get(request)
         if arrival is None:
             name, order = self._client_of(request), next(self._orders)
-            client = self._clients.get(name) or Client(name, order)
+            client = self._clients.setdefault(name, Client(name, order))
+            client.live.add(request)
             arrival = Arrival(order, self._clock(), client, order if name is None else inf)
             self._arrived[request] = arrival
         return arrival
@@ -115,26 +110,23 @@ class WaitingQueue(RequestQueue):
         return sorted(entries, key=itemgetter(0)) if self._by_priority else entries
 
     def ended(self, request: Request) -> None:
-        """Forget a request that has ended, which may still be queued here."""
-        if (arrival := self._arrived.get(request)) is not None:
-            arrival.client.live.discard(request)
-            if not arrival.client.live:
-                self._clients.pop(arrival.client.name, None)
+        """Count a request no longer as one of its client's."""
+        client = self.arrival(request).client
+        client.live.discard(request)
+        if not client.live:
+            self._clients.pop(client.name, None)
 
     def add_request(self, request: Request) -> None:
         if request is self.internal:
             self._internal_waits = True
             return
-        priority, _, order = self.key(request)
-        arrival = self.arrival(request)
-        client = self._clients[arrival.client.name] = arrival.client
+        arrival, (priority, _, order) = self.arrival(request), self.key(request)
+        client = arrival.client
         length, arrival.hit = self._look(request)
         by_length, by_age = (priority, length, order, request, client), (priority, order, order, request, client)
         self._entries[request] = by_length, by_age
-        client.live.add(request)
-        insort(self.by_length, by_length)
-        insort(client.by_length, by_length)
-        insort(client.by_age, by_age)
+        for entries, entry in ((self.by_length, by_length), (client.by_length, by_length), (client.by_age, by_age)):
+            insort(entries, entry)
         self._line_up(client)
         if request.num_output_tokens:
             self.resuming[request] = None
@@ -142,19 +134,17 @@ class WaitingQueue(RequestQueue):
     def pop_request(self) -> Request:
         request = self._offered.popleft()
         self._forget(request)
-        if request is not self.internal:
-            arrival = self.arrival(request)
-            arrival.client.start = next(self._orders)
-            arrival.turn = min(arrival.turn, arrival.client.start)
-            self._line_up(arrival.client)
+        arrival = self.arrival(request)
+        arrival.client.start = next(self._orders)
+        arrival.turn = min(arrival.turn, arrival.client.start)
+        self._line_up(arrival.client)
         return request
 
     def _line_up(self, client: Client) -> None:
         """Give a client's oldest waiting request its turn."""
         if client.by_age:
             oldest = self._arrived[client.by_age[0][3]]
-            oldest.turn = min(oldest.turn, next(self._orders))
-            client.turn = oldest.turn
+            client.turn = oldest.turn = min(oldest.turn, next(self._orders))
 
     def peek_request(self) -> Request:
         return self._offered[0]
@@ -168,8 +158,7 @@ class WaitingQueue(RequestQueue):
 
     def remove_request(self, request: Request) -> None:
         self._forget(request)
-        if request is not self.internal:
-            self._line_up(self.arrival(request).client)
+        self._line_up(self.arrival(request).client)
         if request in self._offered:
             self._offered.remove(request)
 
@@ -189,8 +178,7 @@ class WaitingQueue(RequestQueue):
             self._internal_waits = False
             return
         self.resuming.pop(request, None)
-        by_length, by_age = self._entries.pop(request)
-        client = by_length[4]
+        client, (by_length, by_age) = self.arrival(request).client, self._entries.pop(request)
         for entries, entry in ((self.by_length, by_length), (client.by_length, by_length), (client.by_age, by_age)):
             del entries[bisect_left(entries, entry)]
 

@@ -86,15 +86,11 @@ class Placement:
         Raises:
             FieldError: when the sequence is longer than the ladder.
         """
+        forced, salt = self.name if self.forced else None, client_part(self.salt)
         placement = place(
-            ladder,
-            num_tokens,
-            num_prompt_tokens=num_prompt_tokens,
-            limit=self.limit,
-            policy=self.policy,
-            forced=self.name if self.forced else None,
-            client_salt=client_part(self.salt),
-        )
+            ladder, num_tokens, num_prompt_tokens=num_prompt_tokens, limit=self.limit, policy=self.policy, forced=forced,
+            client_salt=salt,
+        )  # fmt: skip
         return replace(placement, client=self.client)
 
 

@@ -275,6 +275,30 @@ def test_one_model(client: openai.OpenAI) -> None:
     assert (refused.value.type, refused.value.code) == ("not_found_error", "model_not_found")
 
 
+def test_a_chat_does_not_wait_for_another_client_s_list(server: Server) -> None:
+    """Nor finds all slots taken; without keys, an address is a client."""
+    finished = 0
+    listed = {"model": MODEL, "prompt": ["a"] * 150, "max_tokens": 100, "ignore_eos": True, "stream": True}
+    chat = {"model": MODEL, "prompt": "a longer one " * 3, "max_tokens": 5}
+    url, other = f"{server.url}/v1/completions", httpx2.HTTPTransport(local_address="127.0.0.2")
+    with httpx2.stream("POST", url, json=listed, timeout=120) as answer, httpx2.Client(transport=other) as client:
+        chats: list[threading.Thread] = []
+        at: list[int] = []
+
+        def ask() -> None:
+            before = finished
+            assert client.post(url, json=chat, timeout=120).status_code == 200
+            at.append(finished - before)
+
+        for line in answer.iter_lines():
+            finished += '"finish_reason":"length"' in line
+            if finished == 1 and not chats:
+                chats.append(threading.Thread(target=ask))
+                chats[0].start()
+        chats[0].join()
+    assert finished == 150 and at[0] <= 14
+
+
 @pytest.mark.full
 def test_nothing_is_left_of_a_thousand_requests(server: Server) -> None:
     """Of all kinds, answered, refused and left by their clients at every stage: the server's own counts return to zero."""

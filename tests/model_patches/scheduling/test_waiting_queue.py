@@ -65,11 +65,48 @@ class Queue(RuleBasedStateMachine):
         def key(each: Request) -> tuple[int, int]:
             return (each.priority if self.by_priority else 0, self.arrived[each])
 
-        assert len(self.queue) == len(self.waiting)
-        assert list(self.queue) == sorted(self.waiting, key=key)
+        assert len(self.queue) == len(self.waiting) and set(self.queue) == set(self.waiting)
+        assert [entry[3] for entry in self.queue.in_turn()] == sorted(self.waiting, key=key)
         expected = sorted(self.waiting, key=lambda each: (key(each)[0], each.num_tokens, key(each)[1]))
         assert [entry[3] for entry in self.queue.by_length] == expected
         assert set(self.queue.resuming) == {each for each in self.waiting if each.num_output_tokens}
+
+
+def test_clients_take_turns_however_many_requests_they_have() -> None:
+    names: dict[Request, str | None] = {}
+    queue = WaitingQueue(lambda each: (each.num_tokens, 0), False, lambda: 0.0, names.__getitem__)
+
+    def add(client: str | None, length: int = 1) -> Request:
+        names[new := request(length, 0)] = client
+        queue.add_request(new)
+        return new
+
+    def start(started: Request) -> None:
+        queue.offer([started])
+        assert queue.pop_request() is started
+
+    lists = [add("a", length) for length in (5, 1, 2, 3)]
+    late, anyone = add("b"), add(None)
+    served = []
+    for _ in range(3):
+        served.append(next(iter(queue.in_turn()))[3])
+        start(served[-1])
+    assert served == [lists[0], late, anyone]
+    # One that passes its client's oldest leaves that one's turn as it was, and the next start to the other clients.
+    start(lists[3])
+    newcomer = add("c")
+    assert [client.name for client in queue.waiting_clients("turn")] == ["a", "c"]
+    start(newcomer)
+    more = add("c")
+    assert [client.name for client in queue.waiting_clients("start")] == ["a", "c"]
+    assert [len(client.live) - len(client.by_age) for client in queue.waiting_clients("start")] == [2, 1]
+    # A preempted request comes before all that came after it, other clients' too.
+    queue.prepend_request(lists[0])
+    assert next(iter(queue.in_turn()))[3] is lists[0]
+    for each in (*lists, late, anyone, newcomer, more):
+        queue.remove_requests([each])
+        queue.ended(each)
+    assert not queue.waiting_clients("turn") and not queue._clients
 
 
 def test_an_internal_request_waits_apart() -> None:
