@@ -43,6 +43,7 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
     prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
     client.generate(prompts[0], asking("long"), "r1")
     client.generate(prompts[1], asking(None), "r2", priority=3)
+    context.asked = Asked(beams=4)
     client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
     assert [chosen(each) for each in context.entered.placements] == [
@@ -51,7 +52,7 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
         ("short", "length"),
     ]
     assert [carried(each[1]) for each in given_to_engine] == context.entered.placements
-    assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 1, "r3")]
+    assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 4, "r3")]
     rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
     assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
     assert pooling.extra_kwargs is None

@@ -43,3 +43,8 @@ def test_ids_cached_tokens_and_compact_json_unless_told_otherwise() -> None:
     assert parsed("--no-enable-request-id-headers", "--no-enable-prompt-tokens-details")[:2] == (False, False)
     assert parsed("--structured-outputs-config", '{"backend": "auto"}')[2:] == ("auto", False)
     assert parsed("--reasoning-parser", "qwen3") == (True, None, "xgrammar", True)
+
+
+def test_heads_are_small_unless_told_otherwise() -> None:
+    for flags, size in (([], 65536), (["--h11-max-incomplete-event-size", "100000"], 100000)):
+        assert vllm_adapter.parse(flags, lambda parser: None).h11_max_incomplete_event_size == size

@@ -92,6 +92,7 @@ def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
         (["--laddr", "yarn"], "--laddr: unknown flag; did you mean --ladder?"),
         (["--zzzqqq"], "--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"),
         (["--task", "embed"], "--task: unknown flag; use --runner pooling"),
+        (["--max-concurrent-per-key=5"], "--max-concurrent-per-key: unknown flag; use --max-sequences-per-key"),
         (
             ["--rope-scaling", "{}"],
             "--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use --max-model-len LENGTH",
