@@ -25,6 +25,7 @@ from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wro
 from ropeswitch.server.front.bodies.contents import excess, extra_arguments, names_output_limit, refusal_of_values
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.limits.media import own_names
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
@@ -70,7 +71,7 @@ class LongRequest(Request):
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            read = partial(_read, body, self.parts.front.max_sequences)
+            read = partial(_read, body, self.parts.front.max_sequences, self.context.key)
             try:
                 if len(body) <= LONG:
                     values, refusal = read()
@@ -124,10 +125,13 @@ class LongRequest(Request):
         return self.context.refuse(RefusedError(refusal))
 
 
-def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
+def _read(body: bytes, most_sequences: int, key: bytes | None) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    return values, refusal_of_values(values) or excess(values, most_sequences)
+    refusal = refusal_of_values(values) or excess(values, most_sequences)
+    if key is not None and refusal is None and isinstance(values, dict):
+        own_names(values, key)
+    return values, refusal
 
 
 class LongRoute(APIRoute):
