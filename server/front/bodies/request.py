@@ -24,6 +24,7 @@ from ropeswitch.server.front.bodies import contents, progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.limits.media import own_names
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
@@ -71,7 +72,7 @@ class LongRequest(Request):
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            read = partial(_read, body, self.parts.front.max_sequences)
+            read = partial(_read, body, self.parts.front.max_sequences, self.context.key)
             try:
                 if len(body) <= LONG:
                     values, refusal = read()
@@ -126,10 +127,13 @@ class LongRequest(Request):
         return self.context.refuse(RefusedError(refusal))
 
 
-def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
+def _read(body: bytes, most_sequences: int, key: bytes | None) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    return values, contents.refusal_of_values(values) or contents.excess(values, most_sequences)
+    refusal = contents.refusal_of_values(values) or contents.excess(values, most_sequences)
+    if key is not None and refusal is None and isinstance(values, dict):
+        own_names(values, key)
+    return values, refusal
 
 
 class LongRoute(APIRoute):

@@ -14,14 +14,28 @@ from typing import Any
 
 import aiohttp
 
+from ropeswitch.model_patches.switch.placement import shared_by
 from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.front.bodies.parse import TokenIds
 from ropeswitch.server.front.context import RequestContext, current
 
+# Fields of a message's part that hold media.
+_NAMED = frozenset("image_url image_pil image_embeds audio_url input_audio audio_embeds video_url video_embeds".split())
 _GLOBAL, _NAT64 = ip_network("2000::/3"), ip_network("64:ff9b::/96")
 # Public by number, but virtual machines reach their cloud's metadata there: Azure's and Oracle's.
 _CLOUDS = ip_network("168.63.129.16/32"), ip_network("192.0.0.0/24")
 # The same for every failure, so that it does not tell open ports from closed ones.
 FAILED = "the media could not be fetched; its host needs a public address, unless the server has --allow-private-media"
+
+
+def own_names(body: Any, key: bytes) -> None:
+    """Make the ``uuid`` of each of a body's media this key's own: vLLM takes media of one ``uuid`` for the same."""
+    left = [body]
+    for each in left:
+        if isinstance(each, dict) and each.get("uuid") is not None and not _NAMED.isdisjoint(each):
+            each["uuid"] = shared_by(key, str(each["uuid"]))
+        inner = each.values() if isinstance(each, dict) else () if isinstance(each, TokenIds) else each
+        left += [value for value in inner if isinstance(value, dict | list)]
 
 
 def is_public(address: str) -> bool:

@@ -5,6 +5,7 @@ import base64
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -12,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Request
 from PIL import Image
 from vllm.exceptions import VLLMValidationError
 from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
 
+from ropeswitch.model_patches.switch.placement import shared_by
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.limits import media
+from ropeswitch.server.front.limits.keys import digest
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.front.state import build
+from tests.server.front.parts import CONFIG, LADDER, app_behind, ask
 
 PRIVATE = """0.0.0.0 10.1.2.3 100.64.0.1 100.100.100.200 127.0.0.1 127.9.9.9 169.254.169.254 172.16.0.1 192.168.1.1 224.0.0.1
     240.0.0.1 255.255.255.255 168.63.129.16 192.0.0.192 :: ::1 ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:169.254.169.254 fc00::1
@@ -175,3 +183,32 @@ def test_one_requests_media_share_its_limits(server: Any, monkeypatch: pytest.Mo
     frame = base64.b64encode(png(20, 30)).decode()
     assert "1200 pixels or more" in refused(connector(), f"data:video/jpeg;base64,{frame},{frame}", "video")
     assert asyncio.run(connector().fetch_image_async(inline(png(20, 30)))).media.size == (20, 30)
+
+
+def test_a_key_cannot_name_the_media_of_another() -> None:
+    """vLLM would answer it with the other key's image, or the other key with its own."""
+    state = build(
+        replace(CONFIG, key_digests=(digest(b"one"), digest(b"two"))), LADDER, 16, lambda _: None, RefusedError
+    )
+    app = app_behind(state)
+
+    @app.post("/v1/echo")
+    async def echo(request: Request) -> Any:
+        return await request.json()
+
+    read_long_bodies(app)
+    part = {"type": "image_url", "image_url": None, "uuid": "logo"}
+    tool = {"function": {"parameters": {"properties": {"uuid": {"type": "string"}}}}}
+    body = {
+        "messages": [{"role": "user", "content": [part, {"type": "text", "text": "a", "uuid": "b"}]}],
+        "tools": [tool],
+    }
+
+    def read(key: str) -> tuple[str, Any]:
+        found = ask(app, "POST", "/v1/echo", json=body, headers={"authorization": f"Bearer {key}"}).json()
+        return found["messages"][0]["content"][0].pop("uuid"), found
+
+    (first, rest), (second, _) = read("one"), read("two")
+    assert first == shared_by(digest(b"one"), "logo") and second == shared_by(digest(b"two"), "logo")
+    del part["uuid"]
+    assert rest == body

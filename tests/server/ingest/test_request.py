@@ -90,7 +90,9 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     app = make_app()
     read_long_bodies(app)
     front = SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", limit, weight=1), max_sequences=1024)
-    app.state.ropeswitch = SimpleNamespace(front=front, aliases=Aliases(SimpleNamespace(), ("set0",)))
+    app.state.ropeswitch = SimpleNamespace(
+        front=front, shows_cached=True, aliases=Aliases(SimpleNamespace(), ("set0",))
+    )
     return TestClient(app)
 
 
