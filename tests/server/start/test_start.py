@@ -7,9 +7,11 @@ import shlex
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.server.asking import wait_until
@@ -107,6 +109,35 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
         server.process.wait(60)
         shown = [line for line in lines_of(server)[before:] if not line.startswith('{"time"')]
         assert shown == [waiting, "ropeswitch: stopped"]
+
+
+def processes(session: int) -> dict[psutil.Process, str]:
+    """The processes of a session and their command lines."""
+    found = {}
+    for each in psutil.process_iter():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
+                found[each] = " ".join(each.cmdline())
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [1, 2], ids=["engine", "worker"])
+def test_nothing_outlives_a_command_that_is_killed_while_it_starts(count: int) -> None:
+    command = [*PROGRAM, "serve", "--enforce-eager", "--port", str(free_port())]
+    server = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def spawned() -> int:
+        return sum("spawn_main" in line or "VLLM::" in line for line in processes(server.pid).values())
+
+    try:
+        wait_until(lambda: spawned() == count, time.monotonic(), "its children start", 200)
+        server.kill()
+        server.wait()
+        wait_until(lambda: not processes(server.pid), time.monotonic(), "they are gone", 15)
+    finally:
+        for each in processes(server.pid):
+            each.kill()
 
 
 @pytest.mark.full
