@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import re
+import select
 import signal
 import traceback
 from collections.abc import Iterator
@@ -141,8 +142,10 @@ def end_with_parent() -> None:
     if VARIABLE not in os.environ or multiprocessing.current_process().name == "MainProcess":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before; unknown while a spawned process still imports.
-    if (parent := multiprocessing.parent_process()) is not None and not parent.is_alive():
+    # It may have died before. Then nobody reads standard output, a pipe to the command (outlet.py).
+    output = select.poll()
+    output.register(1, 0)
+    if any(events & select.POLLERR for _, events in output.poll(0)):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
