@@ -10,8 +10,11 @@ from importlib.metadata import version
 
 from ropeswitch.factors.errors import InputError
 from ropeswitch.factors.parser import Parser
+from ropeswitch.server.start.refusals import end_with_parent
 
 PROGRAM = "ropeswitch"
+# A process that the server spawns imports this module first, long before it loads vLLM's plugins.
+end_with_parent()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

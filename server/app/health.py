@@ -1,6 +1,6 @@
 """``/health/live`` and ``/health/ready``; an engine that ends no step while requests are in flight makes them 503.
 
-An engine answers utilities between two steps, so one that answers has ended a step. One that is paused or asleep answers too.
+An engine answers utilities between two steps, so one that answers has ended a step. A paused or sleeping one answers too.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class EngineWatch:
             await asyncio.sleep(SECONDS)
             if not (requests := self._in_flight()):
                 continue
-            since = self._since[index] = time.monotonic()
+            self._since[index] = time.monotonic()
             answer = asyncio.ensure_future(ask())
             stalled = not (await asyncio.wait([answer], timeout=self.timeout))[0]
             if stalled:

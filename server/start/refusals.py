@@ -6,10 +6,12 @@ whose start fails writes the reason there. A refusal is an error about the user'
 the root cause is reported. vLLM loads this module into stock engines too, so it imports only the standard library.
 """
 
+import ctypes
 import logging
 import multiprocessing
 import os
 import re
+import select
 import signal
 import traceback
 from collections.abc import Iterator
@@ -30,6 +32,7 @@ SERVER_CHECK = "setup_server"
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
 _FAILURES = re.compile("failed to start|hit an exception")
+_PR_SET_PDEATHSIG = 1
 # vLLM's message when a signal ended an engine process during startup, with the negative exit code.
 _KILLED = re.compile(r"Engine core initialization failed.*\{.*: -(?P<signal>\d+)\}")
 
@@ -131,8 +134,24 @@ def _place(error: BaseException) -> str:
     return ""
 
 
+def end_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, if it is a child of ``ropeswitch serve``.
+
+    Otherwise an engine outlives a killed command. Its parent's main thread started it, as the kernel watches that thread.
+    """
+    if VARIABLE not in os.environ or multiprocessing.current_process().name == "MainProcess":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before. Then nobody reads standard output, a pipe to the command (outlet.py).
+    output = select.poll()
+    output.register(1, 0)
+    if any(events & select.POLLERR for _, events in output.poll(0)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def install() -> None:
-    """Have this engine or worker process report a failed start through the channel, and ignore Ctrl-C."""
+    """Have this engine or worker process report a failed start, ignore Ctrl-C, and end with its parent."""
+    end_with_parent()
     if multiprocessing.parent_process() is not None:
         # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

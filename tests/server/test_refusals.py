@@ -2,8 +2,10 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +93,27 @@ def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
         check=True,
     )
     assert done.stdout == f"{int(ours)} False\n"
+
+
+COMMAND = """
+import multiprocessing, os, signal, sys, time
+import ropeswitch.server.cli
+from ropeswitch.server.start.log.outlet import Outlet
+from ropeswitch.server.start.refusals import channel
+
+if __name__ == "__main__":
+    with channel():
+        Outlet(1, "").pump()
+        multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)).start()
+        time.sleep(float(sys.argv[1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 3], ids=["at once", "later"])
+def test_a_spawned_process_ends_with_a_killed_command(tmp_path: Path, seconds: int) -> None:
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    # The pipe has its end when the last process that holds it is gone.
+    done = subprocess.run([sys.executable, str(script), str(seconds)], stderr=subprocess.PIPE, timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr

@@ -15,8 +15,9 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A file of ours by its path from the root.
 NAME = re.compile(r"`((?:server|model_patches|kernels|factors)/[\w/]+\.py)`")
 FOLDERS = ("factors/", "kernels/", "model_patches/", "server/")
-# The status page's history is written every few seconds, and vLLM's log passes through the console, whatever is asked.
-BESIDES = ("server/ui/", "server/start/")
+# The status page's history is written and the engines are asked every few seconds, and the log passes through the console,
+# whatever is asked.
+BESIDES = ("server/ui/", "server/start/", "server/app/health.py", "server/app/engine_utilities.py")
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ An API server process writes them to a file when it accepts connections; the com
 """
 
 import asyncio
+import ipaddress
 import json
 import os
 import shlex
@@ -46,7 +47,7 @@ async def announce(state: Any, args: Namespace, kind: Kind) -> None:
 
 
 def ready_lines(args: Namespace, kind: Kind) -> list[str]:
-    """Return the server's address and a request to try.
+    """Return the server's address, a request to try, and warnings about routes that are open to everyone.
 
     Args:
         args: The server's flags; ``port`` is the one it listens on.
@@ -57,7 +58,28 @@ def ready_lines(args: Namespace, kind: Kind) -> list[str]:
     host = _ANY.get(args.host or "", args.host)
     url = f"{scheme}://localhost" if args.uds else f"{scheme}://{f'[{host}]' if ':' in host else host}:{args.port}"
     where = f"unix socket {args.uds}" if args.uds else f"{url} (status page: {url}/ui)"
-    return [f"{where}; a first request:", curl(url, args, kind)]
+    return [f"{where}; a first request:", curl(url, args, kind), *_warnings(args)]
+
+
+def _warnings(args: Namespace) -> list[str]:
+    front = args.ropeswitch_front
+    if front.key_digests or front.key_file:
+        if front.metrics_digests or front.metrics_key_file:
+            return []
+        return ["warning: /metrics needs no key; set --metrics-key-file unless a gateway keeps it from clients"]
+    if args.uds or _is_loopback(args.host):
+        return []
+    return [
+        f"warning: anyone who reaches port {args.port} can use this server without a key; set --api-key-file, or "
+        "--host 127.0.0.1"
+    ]
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "::").is_loopback
+    except ValueError:
+        return False
 
 
 def curl(url: str, args: Namespace, kind: Kind) -> str:

@@ -15,16 +15,21 @@ from ropeswitch.server.start.log import ready
 from ropeswitch.server.start.log.ready import ready_lines
 
 
+def front(**changes: Any) -> SimpleNamespace:
+    none = {"key_digests": (), "key_file": None, "metrics_digests": (), "metrics_key_file": None}
+    return SimpleNamespace(**none | changes)
+
+
 def flags(**changes: Any) -> Namespace:
     values = {
-        "host": None,
+        "host": "127.0.0.1",
         "port": 8000,
         "uds": None,
         "ssl_certfile": None,
         "ssl_cert_reqs": 0,
         "served_model_name": ["mini"],
         "model": "/models/mini",
-        "ropeswitch_front": SimpleNamespace(key_digests=(), key_file=None),
+        "ropeswitch_front": front(),
     }
     return Namespace(**values | changes)
 
@@ -63,17 +68,39 @@ def test_other_models() -> None:
             "curl -k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000/v1/models",
         ),
         (
-            {"ropeswitch_front": SimpleNamespace(key_digests=(b"",), key_file=None)},
+            {"ropeswitch_front": front(key_digests=(b"",))},
             "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
         ),
         (
-            {"ropeswitch_front": SimpleNamespace(key_digests=(), key_file="/run/keys")},
+            {"ropeswitch_front": front(key_file="/run/keys")},
             "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
         ),
     ],
 )
 def test_where_a_client_reaches_it(changes: dict[str, Any], expected: str) -> None:
     assert ready_lines(flags(**changes), "none")[1] == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"host": None}, "anyone who reaches port 8000 can use this server"),
+        ({"host": "0.0.0.0"}, "anyone who reaches port 8000"),
+        ({"host": "gpu7"}, "anyone who reaches port 8000"),
+        ({"host": "10.0.0.1"}, "anyone who reaches port 8000"),
+        ({"host": "localhost"}, None),
+        ({"host": "::1"}, None),
+        ({"host": None, "uds": "/run/socket"}, None),
+        ({"host": None, "ropeswitch_front": front(key_file="/run/keys")}, "/metrics needs no key"),
+        ({"ropeswitch_front": front(key_digests=(b"",))}, "/metrics needs no key"),
+        ({"host": None, "ropeswitch_front": front(key_file="/run/keys", metrics_key_file="/run/more")}, None),
+        ({"host": None, "ropeswitch_front": front(key_file="/run/keys", metrics_digests=(b"",))}, None),
+    ],
+)
+def test_open_doors_are_named(changes: dict[str, Any], warned: str | None) -> None:
+    _where, _curl, *warnings = ready_lines(flags(**changes), "none")
+    assert len(warnings) == (warned is not None)
+    assert warned is None or warnings[0].startswith(f"warning: {warned}")
 
 
 def test_a_name_with_quotes_is_one_word_of_the_shell() -> None:

@@ -1,5 +1,6 @@
 """Starts and stops of the real command, line by line."""
 
+import fcntl
 import json
 import os
 import re
@@ -7,12 +8,14 @@ import shlex
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.server.asking import wait_until
+from tests.server.asking import not_ready, wait_until
 from tests.server.running import PROGRAM, Server, environment, free_port, running
 
 MOST_LINES = 15
@@ -107,6 +110,57 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
         server.process.wait(60)
         shown = [line for line in lines_of(server)[before:] if not line.startswith('{"time"')]
         assert shown == [waiting, "ropeswitch: stopped"]
+
+
+@pytest.mark.full
+def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    port = free_port()
+    command = [*PROGRAM, "serve", "--enforce-eager", "--verbose", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, env=environment(), stdout=writer, stderr=writer, start_new_session=True)
+    server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
+    try:
+        wait_until(lambda: not not_ready(server), time.monotonic(), "ready", 200)
+        for _ in range(400):
+            assert server.get("/v1/models").status == 200
+        body = {"model": "longrope-mini", "prompt": "The", "max_tokens": 2}
+        assert server.post("/v1/completions", body).status == server.get("/health/live").status == 200
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        os.close(reader)
+        os.close(writer)
+
+
+def processes(session: int) -> dict[psutil.Process, str]:
+    """The processes of a session and their command lines."""
+    found = {}
+    for each in psutil.process_iter():
+        with suppress(OSError, psutil.NoSuchProcess):
+            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
+                found[each] = " ".join(each.cmdline())
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("count", [1, 2], ids=["engine", "worker"])
+def test_nothing_outlives_a_command_that_is_killed_while_it_starts(count: int) -> None:
+    command = [*PROGRAM, "serve", "--enforce-eager", "--port", str(free_port())]
+    server = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def spawned() -> int:
+        return sum("spawn_main" in line or "VLLM::" in line for line in processes(server.pid).values())
+
+    try:
+        wait_until(lambda: spawned() == count, time.monotonic(), "its children start", 200)
+        server.kill()
+        server.wait()
+        wait_until(lambda: not processes(server.pid), time.monotonic(), "they are gone", 15)
+    finally:
+        for each in processes(server.pid):
+            each.kill()
 
 
 @pytest.mark.full
