@@ -1,0 +1,225 @@
+"""Log-probabilities are processed in slices between other tasks, and only so many wait for a client."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.async_llm import InputStreamError
+from vllm.v1.engine.logprobs import LogprobsProcessor
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.metrics.stats import IterationStats
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors
+
+from ropeswitch.server.app import paced_outputs
+from ropeswitch.server.app.paced_outputs import SLICE, PacedOutputs
+
+WIDTH = 21  # a token's log-probabilities
+STREAM, WHOLE = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
+
+
+class Server:
+    """An output processor with an engine client that only ends requests."""
+
+    def __init__(self) -> None:
+        self.processor = PacedOutputs(None, log_stats=True)
+        self.queues: dict[str, RequestOutputCollector] = {}
+        self.recorded: list[IterationStats] = []
+        self.aborted: list[str] = []
+        self.processor.client = SimpleNamespace(
+            abort=self.abort, logger_manager=SimpleNamespace(record=self.record), engine_core=None
+        )
+
+    async def abort(self, request_id: str, internal: bool) -> None:
+        self.aborted += self.processor.abort_requests([request_id], internal)
+
+    def record(self, _: None, iteration: IterationStats, engine_idx: int) -> None:
+        self.recorded.append(iteration)
+
+    def add(self, name: str, kind: RequestOutputKind, prompt: int = 1, prompt_logprobs: int | None = None) -> None:
+        queue = self.queues[name] = RequestOutputCollector(kind, name)
+        self.processor.add_request(request(name, kind, prompt, prompt_logprobs), None, None, 0, queue)
+        self.processor.request_states[name].ropeswitch = SimpleNamespace(engine=0)  # type: ignore[attr-defined]
+
+    def step(self, *outputs: EngineCoreOutput) -> None:
+        self.processor.process_outputs(list(outputs), time.monotonic(), IterationStats())
+
+    async def read(self, name: str) -> Any:
+        """The parts of an answer until it is whole."""
+        parts = []
+        while not parts or not parts[-1].finished:
+            parts.append(await self.queues[name].get())
+        return parts
+
+
+def request(name: str, kind: RequestOutputKind, prompt: int, prompt_logprobs: int | None) -> EngineCoreRequest:
+    params = SamplingParams(
+        max_tokens=99, detokenize=False, logprobs=WIDTH - 1, prompt_logprobs=prompt_logprobs, output_kind=kind
+    )
+    return EngineCoreRequest(
+        name, [5] * prompt, None, params, None, time.time(), None, None, None, external_req_id=name
+    )
+
+
+def output(name: str, token: int, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
+    ids = np.arange(token, token + WIDTH).reshape(1, WIDTH)
+    new = LogprobsLists(ids, -ids.astype(np.float32), np.array([1]))
+    return EngineCoreOutput(name, [token], new_logprobs=new, finish_reason=reason, **more)
+
+
+def run(test: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            await test(Server())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [STREAM, WHOLE])
+def test_other_tasks_run_between_slices(monkeypatch: pytest.MonkeyPatch, kind: RequestOutputKind) -> None:
+    """An engine that is far ahead: 40 answers of 30 tokens are there at once. All arrive whole, and are counted."""
+    processed, tokens, names = [0], 30, [str(number) for number in range(40)]
+    update = LogprobsProcessor.update_from_output
+
+    def counted(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+        processed[-1] += WIDTH
+        update(self, each)
+
+    async def other() -> None:
+        while True:
+            await asyncio.sleep(0)
+            processed.append(0)
+
+    async def test(server: Server) -> None:
+        for name in names:
+            server.add(name, kind)
+        readers = [asyncio.create_task(server.read(name)) for name in names]
+        beside = asyncio.create_task(other())
+        for token in range(tokens):
+            server.step(*(output(name, token, FinishReason.LENGTH if token == tokens - 1 else None) for name in names))
+        for parts in await asyncio.gather(*readers):
+            found = [token for part in parts for token in part.outputs[0].token_ids]
+            first = [next(iter(each)) for part in parts for each in part.outputs[0].logprobs]
+            assert found == first == list(range(tokens))
+        beside.cancel()
+        # Of the first step, one slice fits into its turn.
+        counted_late = sum(each.num_generation_tokens for each in server.recorded)
+        assert counted_late == tokens * len(names) - SLICE // WIDTH
+        assert not server.processor.request_states and not server.processor._waiting
+
+    monkeypatch.setattr(LogprobsProcessor, "update_from_output", counted)
+    run(test)
+    assert sum(processed) == WIDTH * tokens * len(names)
+    # A turn may have a slice of new outputs, and one of those that waited.
+    assert max(processed) < 2 * (SLICE + WIDTH)
+
+
+def test_a_stream_that_is_not_read_is_ended_and_its_client_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paced_outputs, "BEHIND", 50 * WIDTH)
+
+    async def test(server: Server) -> None:
+        server.add("slow", STREAM)
+        for token in range(60):
+            server.step(output("slow", token))
+            await asyncio.sleep(0)
+        while not server.aborted:
+            await asyncio.sleep(0.01)
+        server.step(output("slow", 60))
+        assert server.aborted == ["slow"] and not server.processor._waiting
+        with pytest.raises(InputStreamError) as error:
+            await server.queues["slow"].get()
+        assert isinstance(error.value.cause, VLLMValidationError) and f"limit of {50 * WIDTH}. Read" in str(error.value)
+
+    run(test)
+
+
+def test_a_stream_that_is_read_again_continues_where_it_was() -> None:
+    async def test(server: Server) -> None:
+        server.add("slow", STREAM)
+        for token in range(60):
+            server.step(output("slow", token, FinishReason.LENGTH if token == 59 else None))
+            await asyncio.sleep(0)
+        # One slice at most is turned into objects before it is read.
+        assert sum(len(each.token_ids) for each in server.queues["slow"].output.outputs) <= SLICE // WIDTH + 1
+        parts = await server.read("slow")
+        assert [token for part in parts for token in part.outputs[0].token_ids] == list(range(60))
+
+    run(test)
+
+
+def test_an_answer_with_too_many_is_refused_not_built() -> None:
+    async def test(server: Server) -> None:
+        server.processor.most = 10 * WIDTH
+        for name, kind in (("whole", WHOLE), ("stream", STREAM)):
+            server.add(name, kind)
+        reader = asyncio.create_task(server.read("stream"))
+        for token in range(11):
+            server.step(output("whole", token), output("stream", token, FinishReason.LENGTH if token == 10 else None))
+            await asyncio.sleep(0)
+        await reader
+        with pytest.raises(
+            InputStreamError, match=f"{11 * WIDTH} log-probabilities, more than .* limit of {10 * WIDTH}"
+        ):
+            await server.queues["whole"].get()
+        assert server.aborted == ["whole"]
+
+    run(test)
+
+
+def test_a_stream_keeps_no_log_probabilities_that_it_has_sent() -> None:
+    async def test(server: Server) -> None:
+        server.add("a", STREAM)
+        for token in range(500):
+            server.step(output("a", token))
+            [found] = (await server.queues["a"].get()).outputs
+            assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
+            await asyncio.sleep(0)
+        assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
+
+    run(test)
+
+
+def test_a_prompt_s_log_probabilities_are_those_of_upstream() -> None:
+    ids = torch.arange(100 * WIDTH).reshape(100, WIDTH)
+
+    async def answer(processor: OutputProcessor, server: Server) -> Any:
+        server.processor = processor  # type: ignore[assignment]
+        server.add("a", WHOLE, 101, WIDTH - 1)
+        tensors = LogprobsTensors(ids, -ids.float(), torch.ones(100, dtype=torch.int))
+        server.step(output("a", 7, FinishReason.LENGTH, new_prompt_logprobs_tensors=tensors))
+        return (await server.read("a"))[0].prompt_logprobs
+
+    async def test(server: Server) -> None:
+        ours = await answer(server.processor, server)
+        assert ours == await answer(OutputProcessor(None, log_stats=True), server) and len(ours) == 101
+
+    run(test)
+
+
+def test_a_fault_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = LogprobsProcessor.update_from_output
+
+    def faulty(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+        if each.new_token_ids == [66]:
+            raise ArithmeticError("injected")
+        update(self, each)
+
+    async def test(server: Server) -> None:
+        for name in ("a", "b"):
+            server.add(name, WHOLE)
+        server.step(*(output("a", 1) for _ in range(30)), output("b", 66), output("a", 2, FinishReason.LENGTH))
+        assert (await server.read("a"))[0].outputs[0].token_ids[-1] == 2
+        with pytest.raises(InputStreamError, match="injected"):
+            await server.read("b")
+        assert server.aborted == ["b"]
+
+    monkeypatch.setattr(LogprobsProcessor, "update_from_output", faulty)
+    run(test)
