@@ -95,7 +95,8 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     engine_utilities.check_process(patches)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
-    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
+    make_error, vocabulary = vllm_adapter.AdmissionError, model.get_vocab_size()
+    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, make_error, vocabulary)
     coroutines = [front.queue.watch(queue_gauges(front.queue, name))]
 
     metrics, measured, processor = start_length_metrics(engine_client, ladder), None, engine_client.output_processor
@@ -119,6 +120,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         partial(prompt_length, model),
         limits_output=model.get_diff_sampling_param().get("max_tokens") is not None,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
+        cost_limits=front.cost_limits,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
     engines = engine_utilities.scheduling_reports(engine_client) if settings.length_aware else None

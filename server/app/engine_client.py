@@ -18,6 +18,8 @@ from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.flags import CostLimits
+from ropeswitch.server.front.limits.cost import prompt_excess
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.metrics.outputs import WatchedOutputs
 
@@ -30,6 +32,7 @@ class Prompts:
         length: Counts a prompt's tokens (:func:`prompt_length`).
         limits_output: Whether the server limits the output of requests without a limit.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
+        cost_limits: Limits on the grammars and log-probabilities of a request.
     """
 
     ladder: EngineLadder
@@ -37,6 +40,7 @@ class Prompts:
     length: Callable[[Any], int | None]
     limits_output: bool = False
     bounds_whitespace: bool = False
+    cost_limits: CostLimits = CostLimits()
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -44,7 +48,7 @@ class Prompts:
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400: an unknown set or policy, one that the route does not
                 support, a prompt longer than the ladder, or a number that the engine cannot be sent.
-            RefusedError: when its length class is full, or it is too long.
+            RefusedError: when its length class is full, or it is too long, or its request costs too much.
         """
         if (num_tokens := self.length(prompt)) is None:
             return params
@@ -58,6 +62,8 @@ class Prompts:
         if context is None or not _is_later_step(context):
             if context is not None:
                 _check_support(context, params)
+                if (refusal := prompt_excess(context, params, num_tokens, self.cost_limits)) is not None:
+                    raise context.refuse(vllm_adapter.AdmissionError(refusal), num_tokens)
                 context.entered.placements.append(placement)
             length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
             self.admission.admit(num_tokens, length_class, int(getattr(params, "n", None) or 1), request_id)

@@ -55,6 +55,14 @@ class Entered:
 
 
 @dataclass
+class Cost:
+    """What a request's prompts have cost so far (``limits/cost.py``)."""
+
+    grammar_seconds: float = 0.0  # estimated, to compile
+    logprobs: int = 0  # alternatives times sequences times tokens
+
+
+@dataclass
 class Sent:
     """What was sent as a request's answer."""
 
@@ -79,6 +87,7 @@ class RequestContext:
     refused_tokens: int | None = None  # length of the refused prompt, None if it was not counted
     error: Exception | None = None  # of its handler
     entered: Entered = field(default_factory=Entered)
+    cost: Cost = field(default_factory=Cost)
     sent: Sent = field(default_factory=Sent)
 
     def refuse(self, error: RefusedError, tokens: int | None = None) -> RefusedError:

@@ -18,6 +18,11 @@ CONCURRENT_PER_KEY = 1024
 BODY_SECONDS = 60.0
 QUEUED_REQUESTS = 1024
 SEQUENCES = 1024
+# Words' bytes and token IDs that a request may list, times its sequences: a microsecond each on the event loop.
+CONSTRAINTS = 1 << 19
+GRAMMAR_SECONDS = 5.0
+# 20 alternatives of 1,024 sequences with 400 tokens; each takes some 100 bytes.
+LOGPROBS = 1 << 23
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
 # bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32
@@ -28,6 +33,17 @@ HELD_BODIES = 8
 QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 20
 _COUNT = flag(whole, 1, 2**53)
+
+
+@dataclass(frozen=True)
+class CostLimits:
+    """Limits on what one request may start (``limits/cost.py``), and the model's vocabulary in tokens."""
+
+    sequences: int = SEQUENCES
+    constraints: int = CONSTRAINTS
+    grammar_seconds: float = GRAMMAR_SECONDS
+    logprobs: int = LOGPROBS
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class FrontConfig:
     max_prompt_tokens: int | None  # None for the model's limit
     max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
-    max_sequences_per_request: int
+    cost: CostLimits
     max_concurrent_per_key: int
     max_headers: int
 
@@ -98,6 +114,27 @@ def add(parser: Any) -> None:
         default=SEQUENCES,
         metavar="N",
         help="Maximum sequences that a request may start: its prompts times n, the answers or beams of each.",
+    )
+    argument(
+        "--max-constraints",
+        type=_COUNT,
+        default=CONSTRAINTS,
+        metavar="N",
+        help="Maximum bytes of bad_words and stop words and token IDs of logit_bias and the like, times a request's sequences.",
+    )
+    argument(
+        "--max-grammar-seconds",
+        type=seconds(3600.0),
+        default=GRAMMAR_SECONDS,
+        metavar="SECONDS",
+        help="Maximum estimated time to compile a request's JSON schema, regex or grammar.",
+    )
+    argument(
+        "--max-logprobs-per-request",
+        type=_COUNT,
+        default=LOGPROBS,
+        metavar="N",
+        help="Maximum log-probabilities in an answer: alternatives times sequences times tokens.",
     )
     argument(
         "--max-concurrent-per-key",
@@ -182,7 +219,12 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_prompt_tokens=args.max_prompt_tokens,
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
-        max_sequences_per_request=args.max_sequences_per_request,
+        cost=CostLimits(
+            args.max_sequences_per_request,
+            args.max_constraints,
+            args.max_grammar_seconds,
+            args.max_logprobs_per_request,
+        ),
         max_concurrent_per_key=args.max_concurrent_per_key,
         max_headers=args.h11_max_header_count,
     )

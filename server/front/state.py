@@ -3,7 +3,7 @@
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import Scope
 
@@ -15,6 +15,7 @@ from ropeswitch.server.front.flags import (
     QUEUED_PROMPTS,
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
+    CostLimits,
     FrontConfig,
 )
 from ropeswitch.server.front.limits.keys import KeyRing, bearer, digest
@@ -119,7 +120,7 @@ class FrontState:
     max_body_bytes: int
     held_bodies: HeldBodies
     body_timeout: float  # longest pause between two parts of a body, in seconds
-    max_sequences: int  # that one body may start
+    cost_limits: CostLimits
     max_headers: int
 
     def identify(self, scope: Scope, path: str) -> bytes | None:
@@ -169,6 +170,7 @@ def build(
     max_model_len: int,
     waits: Waits,
     make_error: Callable[[Refusal], RefusedError],
+    vocabulary: int = 0,
 ) -> FrontState:
     """Build the middleware's keys and limits.
 
@@ -195,6 +197,6 @@ def build(
         max_body_bytes=max_body_bytes,
         held_bodies=HeldBodies(config.max_held_body_bytes or HELD_BODIES * max_body_bytes),
         body_timeout=config.body_timeout,
-        max_sequences=config.max_sequences_per_request,
+        cost_limits=replace(config.cost, vocabulary=vocabulary),
         max_headers=config.max_headers,
     )

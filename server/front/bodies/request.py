@@ -22,9 +22,11 @@ from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_P
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.bodies import progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
-from ropeswitch.server.front.bodies.contents import excess, extra_arguments, names_output_limit, refusal_of_values
+from ropeswitch.server.front.bodies.contents import extra_arguments, names_output_limit, refusal_of_values
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.flags import CostLimits
+from ropeswitch.server.front.limits.cost import excess
 from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
@@ -70,7 +72,7 @@ class LongRequest(Request):
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            read = partial(_read, body, self.parts.front.max_sequences)
+            read = partial(_read, body, self.parts.front.cost_limits)
             try:
                 if len(body) <= LONG:
                     values, refusal = read()
@@ -113,7 +115,7 @@ class LongRequest(Request):
     async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
         """Return the fields of a form, only for ``await``; 400 for one that would start too many sequences."""
         values = await super().form(**limits)
-        self._check(excess(values, self.parts.front.max_sequences))
+        self._check(excess(values, self.parts.front.cost_limits))
         return values
 
     def _check(self, refusal: Refusal | None) -> None:
@@ -124,10 +126,10 @@ class LongRequest(Request):
         return self.context.refuse(RefusedError(refusal))
 
 
-def _read(body: bytes, most_sequences: int) -> tuple[Any, Refusal | None]:
+def _read(body: bytes, limits: CostLimits) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    return values, refusal_of_values(values) or excess(values, most_sequences)
+    return values, refusal_of_values(values) or excess(values, limits)
 
 
 class LongRoute(APIRoute):

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.flags import FrontConfig
+from ropeswitch.server.front.flags import CostLimits, FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
@@ -37,7 +37,7 @@ CONFIG = FrontConfig(
     max_prompt_tokens=None,
     max_queued_requests={},
     max_queued_tokens={},
-    max_sequences_per_request=1024,
+    cost=CostLimits(),
     max_concurrent_per_key=1024,
     max_headers=256,
 )
