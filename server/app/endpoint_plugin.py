@@ -113,7 +113,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
 
         traces.start(processor, sets)
 
-    separate_long_prompts(engine_client.renderer)
+    separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.prompts = Prompts(
         ladder,
         front.queue,

@@ -21,6 +21,7 @@ from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.cost import prompt_excess
 from ropeswitch.server.front.limits.queue_limits import Admission
+from ropeswitch.server.front.refusal import shorten
 from ropeswitch.server.metrics.outputs import WatchedOutputs
 
 
@@ -96,6 +97,13 @@ class RopeClient(vllm_adapter.AsyncLLM):
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, pooling_params, request_id)
         return super().encode(prompt, params, request_id, *args, **kwargs)
+
+    async def add_request(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().add_request(*args, **kwargs)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def shutdown(self, timeout: float | None = None) -> None:
         LIFE.leave(self)

@@ -27,7 +27,7 @@ from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.cost import excess
-from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
+from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body, shorten
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
 VERY_LONG = 1 << 20
@@ -149,7 +149,7 @@ class LongRoute(APIRoute):
             except Exception as error:
                 if (refusal := refusal_of(error)) is not None:
                     raise long.context.refuse(RefusedError(refusal)) from error
-                long.context.error = error
+                long.context.error = shorten(error)
                 raise
             finally:
                 long.release()

@@ -24,17 +24,21 @@ ASSUMED_TOKENS = 2048
 _CONSTRAINTS = ("bad_words", "stop", "stop_sequences", "logit_bias", "allowed_token_ids", "stop_token_ids")
 # Fields with a grammar, by which vLLM's validation may already convert it.
 _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
+# Maximum characters of a model's name, which vLLM repeats.
+LONGEST_NAME = 512
 # The validator of `n`: it also takes text, "1_000.0" too.
 _NUMBER = TypeAdapter(int)
 
 
 def excess(body: Any, limits: CostLimits) -> Refusal | None:
-    """Return the refusal of a JSON body or form with too many sequences, constraints or too large a grammar, or None.
+    """Return the refusal of a JSON body or form that starts too much, or names too much, or None.
 
     A body starts as many sequences as it has prompts, times ``n``, the answers or beams of each.
     """
     if not isinstance(body, Mapping):
         return None
+    if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
+        return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
     field, prompts = max(((name, _count(body.get(name))) for name in PROMPTS), key=lambda each: each[1])
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(each, list) for each in messages):

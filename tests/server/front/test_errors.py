@@ -150,6 +150,12 @@ def test_what_a_client_sent_is_not_taken_for_a_prompt_that_is_too_long() -> None
     assert json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]["code"] is None
 
 
+def test_an_error_does_not_repeat_megabytes_of_a_client() -> None:
+    body = json.dumps({"error": {"message": f"The model `{'a' * 5_000_000}` does not exist.", "code": 404}}).encode()
+    answer = converted(404, body, anthropic=False)
+    assert len(answer) < 1000 and b"The model `aaa" in answer and b"does not exist." in answer
+
+
 def test_unknown_models() -> None:
     body = {"error": {"message": "none", "type": "NotFoundError", "param": "model", "code": 404}}
     error = json.loads(converted(404, json.dumps(body).encode(), anthropic=False))["error"]
