@@ -1,5 +1,6 @@
-"""Compiles the largest grammar of each shape that the server accepts by default, and prints estimated and measured seconds of
-CPU time.
+"""Compiles the largest grammar of each shape that the server accepts by default.
+
+Prints the estimated seconds, and the CPU time that converting and compiling took.
 
 ``python -m ropeswitch.loadtests.bench.grammar_cost [TEKKEN]`` uses the vocabulary of the bundled model, or of a file of
 ``mistral_common`` such as ``tekken_240911.json`` (131,072 tokens).

@@ -18,7 +18,7 @@ from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.flags import CostLimits
+from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
 from ropeswitch.server.front.limits.cost import prompt_excess
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import shorten
@@ -41,7 +41,7 @@ class Prompts:
     length: Callable[[Any], int | None]
     limits_output: bool = False
     bounds_whitespace: bool = False
-    cost_limits: CostLimits = CostLimits()
+    cost_limits: CostLimits = DEFAULT_COST
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.

@@ -46,6 +46,9 @@ class CostLimits:
     vocabulary: int = 0
 
 
+DEFAULT_COST = CostLimits()
+
+
 @dataclass(frozen=True)
 class FrontConfig:
     """Values of the flags. Every API server process receives it with vLLM's arguments, so it has digests, but no keys."""
@@ -120,7 +123,7 @@ def add(parser: Any) -> None:
         type=_COUNT,
         default=CONSTRAINTS,
         metavar="N",
-        help="Maximum bytes of bad_words and stop words and token IDs of logit_bias and the like, times a request's sequences.",
+        help="Maximum bytes of stop and bad words, and token IDs of logit_bias and the like, times a request's sequences.",
     )
     argument(
         "--max-grammar-seconds",

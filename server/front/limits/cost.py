@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ropeswitch.server.front.bodies.contents import CHATS, PROMPTS, SAMPLING, Place, invalid_value
+from ropeswitch.server.front.bodies.contents import PROMPTS, SAMPLING, Place, invalid_value
 from ropeswitch.server.front.bodies.parse import TokenIds
 from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.flags import CostLimits
@@ -92,7 +92,8 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
         if context.cost.logprobs > limits.logprobs:
             text = (
                 f"Input should ask for at most {limits.logprobs} log-probabilities, found {context.cost.logprobs} or more "
-                "(alternatives times sequences times tokens); ask for fewer, or restart the server with a larger --max-logprobs-per-request"
+                "(alternatives times sequences times tokens); ask for fewer, or restart the server with a larger "
+                "--max-logprobs-per-request"
             )
             return invalid_value(("logprobs",), text)
     return None
@@ -104,8 +105,9 @@ def _grammar_excess(place: Place, seconds: float, prompts: float, limits: CostLi
         return None
     found = f"{seconds:.1f}" if seconds > most else f"{seconds:.1f} for each of {prompts:.0f} prompts"
     text = (
-        f"Input should have a grammar that compiles in at most {most:g} s by the server's estimate, found {found}; use fewer "
-        "properties, alternatives and repetitions, or shorter words, or restart the server with a larger --max-grammar-seconds"
+        f"Input should have a grammar that compiles in at most {most:g} s by the server's estimate, found {found}; "
+        "use fewer or shorter properties, alternatives and repetitions, or restart the server with a larger "
+        "--max-grammar-seconds"
     )
     return invalid_value(place, text)
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 # Seconds for each schema or format, each further item of a list, each bound of a number and each format of a string.
-NODE, ITEM, BOUND = 5e-4, 5e-5, 1e-2
+NODE, ITEM, BOUND = 6.5e-4, 5e-5, 1e-2
 # Seconds for each character that is only parsed, and, squared, of each literal: equal beginnings are compared.
 CHARACTER, LITERAL = 1e-6, 1.2e-7
 # Seconds for the square of an object's optional properties; times its bound on their number, if it has one.

@@ -31,6 +31,7 @@ IDS = TokenIds([list(range(5000))])
         ({"prompt": "a", "bad_words": ["a" * (CONSTRAINTS + 1)]}, "bad_words"),
         ({"prompt": "a", "bad_words": ["a" * CONSTRAINTS], "stop": "b"}, "stop"),
         ({"prompt": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(513)}}, "logit_bias"),
+        ({"model": "/a" * 257, "prompt": "a"}, "model"),
         ({"prompt": "a", "n": 1024, "allowed_token_ids": list(range(513))}, "allowed_token_ids"),
         ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
         ({"messages": [], "stop_sequences": ["a" * 1024] * 513}, "stop_sequences"),
