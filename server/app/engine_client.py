@@ -1,11 +1,13 @@
 """``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to place each prompt on the ladder, and to shut down in order.
 
 Every route reaches the engine through ``generate`` and ``encode``. A prompt is placed when one of them is called, so a
-response's headers can name its set before its first output; the generators that they return are upstream's.
+response's headers can name its set before its first output; the generators that they return are upstream's, watched only if
+a grammar constrains the output.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +92,10 @@ class RopeClient(vllm_adapter.AsyncLLM):
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, sampling_params, request_id)
-        return super().generate(prompt, params, request_id, *args, **kwargs)
+        outputs = super().generate(prompt, params, request_id, *args, **kwargs)
+        if getattr(params, "structured_outputs", None) is None or self.vllm_config.kv_transfer_config is not None:
+            return outputs
+        return _constrained(outputs)
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
@@ -137,6 +142,23 @@ def _check_numbers(params: Any) -> None:
     for name, value in values.items():
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
+
+
+async def _constrained(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield the outputs of a request with a grammar; raise a 400 if the engine ends it because of that.
+
+    Some grammars pass vLLM's validation, but fail to compile, or reach a place where they allow no token. Without a KV
+    connector, nothing else ends a request with an error.
+    """
+    async with aclosing(outputs):
+        async for output in outputs:
+            if any(each.finish_reason == "error" for each in output.outputs):
+                raise vllm_adapter.validation_error(
+                    "structured_outputs: the engine cannot follow this grammar: it fails to compile, or allows no further "
+                    "token (a $ref to itself, for example); use another schema, expression or grammar",
+                    "structured_outputs",
+                )
+            yield output
 
 
 def _client_salt(prompt: Any) -> str | None:

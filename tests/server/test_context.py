@@ -1,6 +1,7 @@
 """One context for each HTTP request, and one decision for each prompt, carried in it."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import RepetitionDetectionParams
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
@@ -54,6 +55,42 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
     rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
     assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
     assert pooling.extra_kwargs is None
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_grammar_that_the_engine_cannot_follow_is_the_clients_fault(
+    monkeypatch: pytest.MonkeyPatch, constrained: bool
+) -> None:
+    async def upstream(*_: Any) -> AsyncIterator[Any]:
+        for reason in (None, "error"):
+            yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
+
+    monkeypatch.setattr(AsyncLLM, "generate", upstream)
+    client: Any = RopeClient.__new__(RopeClient)
+    client.vllm_config = SimpleNamespace(kv_transfer_config=None)
+    client.prompts = SimpleNamespace(place=lambda prompt, params, request_id: params)
+    outputs = StructuredOutputsParams(json={"$ref": "#"}) if constrained else None
+
+    async def reasons() -> list[Any]:
+        made = client.generate({}, SamplingParams(structured_outputs=outputs), "r1")
+        return [each.outputs[0].finish_reason async for each in made]
+
+    if constrained:
+        with pytest.raises(VLLMValidationError, match="cannot follow this grammar"):
+            asyncio.run(reasons())
+    else:
+        assert asyncio.run(reasons()) == [None, "error"]
+
+
+def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def upstream(*_: Any) -> None:
+        raise VLLMValidationError("Too many bad words.", parameter="bad_words", value=["/a" * 4000])
+
+    monkeypatch.setattr(AsyncLLM, "add_request", upstream)
+    client: Any = RopeClient.__new__(RopeClient)
+    with pytest.raises(VLLMValidationError) as raised:
+        asyncio.run(client.add_request("r1", {}, SamplingParams()))
+    assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
 
 
 def test_a_request_is_refused_and_counted_once() -> None:
