@@ -96,7 +96,8 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     engine_utilities.check_process(patches)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
-    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, vllm_adapter.AdmissionError)
+    make_error, vocabulary = vllm_adapter.AdmissionError, model.get_vocab_size()
+    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, make_error, vocabulary)
     connector = partial(Connector, args.allow_private_media, args.max_image_pixels)
     vllm_adapter.media.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
     processor = engine_client.output_processor
@@ -107,7 +108,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     )
     coroutines = [watch.watch(), front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
-    processor.client = engine_client
+    processor.client, processor.most = engine_client, front.cost_limits.logprobs
     metrics, measured = start_length_metrics(engine_client, ladder), None
     registry = vllm_adapter.get_prometheus_registry()
     if metrics is not None:
@@ -122,7 +123,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
 
         traces.start(processor, sets)
 
-    separate_long_prompts(engine_client.renderer)
+    separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.prompts = Prompts(
         ladder,
         front.queue,
@@ -132,6 +133,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         shows_cached=args.enable_prompt_tokens_details,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
         shared=lambda: not front.keys.single,
+        cost_limits=front.cost_limits,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None

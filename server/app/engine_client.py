@@ -1,7 +1,8 @@
 """``vllm.v1.engine.async_llm.AsyncLLM``: subclassed to place each prompt on the ladder, and to shut down in order.
 
 Every route reaches the engine through ``generate`` and ``encode``. A prompt is placed when one of them is called, so a
-response's headers can name its set before its first output; the generators that they return are upstream's.
+response's headers can name its set before its first output; the generators that they return are upstream's, watched only if
+a grammar constrains the output.
 """
 
 import asyncio
@@ -19,7 +20,10 @@ from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
+from ropeswitch.server.front.limits.cost import prompt_excess
 from ropeswitch.server.front.limits.queue_limits import Admission
+from ropeswitch.server.front.refusal import shorten
 from ropeswitch.server.metrics.outputs import WatchedOutputs
 
 
@@ -34,6 +38,7 @@ class Prompts:
         shows_cached: Whether answers may tell how much of a prompt the prefix cache had.
         bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
         shared: Whether the server may have several clients, which the engines serve in turn.
+        cost_limits: Limits on the grammars and log-probabilities of a request.
     """
 
     ladder: EngineLadder
@@ -44,6 +49,7 @@ class Prompts:
     shows_cached: bool = True
     bounds_whitespace: bool = False
     shared: Callable[[], bool] = lambda: True
+    cost_limits: CostLimits = DEFAULT_COST
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -51,7 +57,7 @@ class Prompts:
         Raises:
             vllm.exceptions.VLLMValidationError: answered with a 400: an unknown set or policy, one that the route does not
                 support, a prompt longer than the ladder, or a number that the engine cannot be sent.
-            RefusedError: when its length class is full, or it is too long.
+            RefusedError: when its length class is full, or it is too long, or its request costs too much.
         """
         if (num_tokens := self.length(prompt)) is None:
             return params
@@ -68,6 +74,8 @@ class Prompts:
         if context is None or not _is_later_step(context):
             if context is not None:
                 _check_support(context, params)
+                if (refusal := prompt_excess(context, params, num_tokens, self.cost_limits)) is not None:
+                    raise context.refuse(vllm_adapter.AdmissionError(refusal), num_tokens)
                 context.entered.placements.append(placement)
             length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
             copies = int(getattr(params, "n", None) or 1) * (context.asked.beams if context is not None else 1)
@@ -95,6 +103,8 @@ class RopeClient(vllm_adapter.AsyncLLM):
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, sampling_params, request_id)
         outputs = super().generate(prompt, params, request_id, *args, **kwargs)
+        if getattr(params, "structured_outputs", None) is not None and self.vllm_config.kv_transfer_config is None:
+            outputs = _constrained(outputs)
         return outputs if self.prompts.shows_cached else _without_cached(outputs)
 
     def encode(
@@ -102,6 +112,13 @@ class RopeClient(vllm_adapter.AsyncLLM):
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, pooling_params, request_id)
         return super().encode(prompt, params, request_id, *args, **kwargs)
+
+    async def add_request(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await super().add_request(*args, **kwargs)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def shutdown(self, timeout: float | None = None) -> None:
         LIFE.leave(self)
@@ -129,6 +146,23 @@ def _check_numbers(params: Any) -> None:
     for name, value in values.items():
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
+
+
+async def _constrained(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """Yield the outputs of a request with a grammar; raise a 400 if the engine ends it because of that.
+
+    Some grammars pass vLLM's validation, but fail to compile, or reach a place where they allow no token. Without a KV
+    connector, nothing else ends a request with an error.
+    """
+    async with aclosing(outputs):
+        async for output in outputs:
+            if any(each.finish_reason == "error" for each in output.outputs):
+                raise vllm_adapter.validation_error(
+                    "structured_outputs: the engine cannot follow this grammar: it fails to compile, or allows no further "
+                    "token (a $ref to itself, for example); use another schema, expression or grammar",
+                    "structured_outputs",
+                )
+            yield output
 
 
 def _client_salt(prompt: Any) -> str | None:

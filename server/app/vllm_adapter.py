@@ -222,6 +222,15 @@ def validation_error(message: str, field: str) -> Exception:
     return VLLMValidationError(message, parameter=field)
 
 
+def text_too_long(model_config: Any, characters: int) -> Exception:
+    """Make the error for a text that is longer than any prompt; it begins like vLLM's own (``_TOO_LONG`` of refusal.py)."""
+    return validation_error(
+        f"This model's maximum context length is {model_config.max_model_len} tokens, and no text of more than {characters} "
+        "characters has so few. Send a shorter text.",
+        "prompt",
+    )
+
+
 class AdmissionError(RefusedError, GracefulHTTPError):
     """A refusal that vLLM's own error handling answers with its status and does not log as a fault."""
 

@@ -22,6 +22,11 @@ BODY_SECONDS = 60.0
 SEQUENCES = 1024
 # Pixels of a request's images: 22 photographs of 12 megapixels, 768 MiB as RGB.
 PIXELS = 1 << 28
+# Words' bytes and token IDs that a request may list, times its sequences: a microsecond each on the event loop.
+CONSTRAINTS = 1 << 19
+GRAMMAR_SECONDS = 5.0
+# An answer of 3,120 tokens with 20 alternatives; building it takes 0.5 s of the event loop.
+LOGPROBS = 1 << 16
 # Default limit of a body: bytes per token of the longest sequence, and a minimum. In JSON a token ID takes about seven
 # bytes, and a token of text four to six, or up to six times as many if its characters are escaped.
 BODY_BYTES_PER_TOKEN = 32
@@ -34,6 +39,20 @@ QUEUED_REQUESTS = 16384
 QUEUED_PROMPTS = 16
 QUEUED_TOKENS = 1 << 24
 _COUNT = flag(whole, 1, 2**53)
+
+
+@dataclass(frozen=True)
+class CostLimits:
+    """Limits on what one request may start (``limits/cost.py``), and the model's vocabulary in tokens."""
+
+    sequences: int = SEQUENCES
+    constraints: int = CONSTRAINTS
+    grammar_seconds: float = GRAMMAR_SECONDS
+    logprobs: int = LOGPROBS
+    vocabulary: int = 0
+
+
+DEFAULT_COST = CostLimits()
 
 
 @dataclass(frozen=True)
@@ -50,10 +69,10 @@ class FrontConfig:
     max_prompt_tokens: int | None  # None for the model's limit
     max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
-    max_sequences_per_request: int
     max_sequences_per_key: int
     max_tokens_per_key: int | None  # None for TOKENS_PER_KEY times the longest class's
     max_connections: int
+    cost: CostLimits
     max_headers: int
 
 
@@ -101,14 +120,35 @@ def add(parser: Any) -> None:
             help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
         )
     for name, default, what in (
-        ("sequences-per-request", SEQUENCES, "sequences that a request may start: its prompts times n"),
+        (
+            "sequences-per-request",
+            SEQUENCES,
+            "sequences that a request may start: its prompts times n, answers or beams",
+        ),
+        (
+            "constraints",
+            CONSTRAINTS,
+            "bytes of stop and bad words, and token IDs of logit_bias, times a request's sequences",
+        ),
+        (
+            "logprobs-per-request",
+            LOGPROBS,
+            "log-probabilities of an answer, 16 times as many of a stream: tokens times alternatives",
+        ),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
         ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),
         ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
+        ("image-pixels", PIXELS, "pixels of a request's images"),
     ):
         argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
+    argument(
+        "--max-grammar-seconds",
+        type=seconds(3600.0),
+        default=GRAMMAR_SECONDS,
+        metavar="SECONDS",
+        help="Maximum estimated time to compile a request's JSON schema, regex or grammar.",
+    )
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
-    argument("--max-image-pixels", type=_COUNT, default=PIXELS, metavar="N", help="Maximum pixels of all images.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
@@ -193,10 +233,15 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         max_prompt_tokens=args.max_prompt_tokens,
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
-        max_sequences_per_request=args.max_sequences_per_request,
         max_sequences_per_key=args.max_sequences_per_key,
         max_tokens_per_key=args.max_tokens_per_key,
         max_connections=args.max_connections,
+        cost=CostLimits(
+            args.max_sequences_per_request,
+            args.max_constraints,
+            args.max_grammar_seconds,
+            args.max_logprobs_per_request,
+        ),
         max_headers=args.h11_max_header_count,
     )
 

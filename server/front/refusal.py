@@ -38,6 +38,8 @@ _TOO_LONG = re.compile(
     r"|The decoder prompt \(length \d+\) is longer than the maximum model length"
     r"|\w+=\d+ cannot be greater than max_model_len="
 )
+# Characters of a message: more of them repeat a client's value, of which the beginning and the end are enough.
+LONGEST_MESSAGE = 600
 # Keys of the shapes above; others are passed on.
 _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 
@@ -187,6 +189,22 @@ def too_many_at_once(unit: str, more: int, client: bytes, shares: Shares) -> Ref
     return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 
+def shortened(text: str) -> str:
+    """Return a message of at most :data:`LONGEST_MESSAGE` characters, without its middle if it is longer."""
+    return (
+        text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE // 3]} ... {text[-LONGEST_MESSAGE // 3 :]}"
+    )
+
+
+def shorten(error: Exception) -> Exception:
+    """Return a handler's error, whose message repeats no long value: vLLM's patterns for paths would search it for hours."""
+    error.args = tuple(shortened(each) if isinstance(each, str) else each for each in error.args)
+    # vLLM's errors add it to their text.
+    if len(str(getattr(error, "value", None))) > LONGEST_MESSAGE // 3:
+        vars(error)["value"] = None
+    return error
+
+
 def refusal_body(refusal: Refusal, *, anthropic: bool) -> bytes:
     """Return the response body of a refused request; ``anthropic`` as in :func:`converted`."""
     return _json(refusal.status, refusal.message, refusal.param, refusal.code, {}, anthropic=anthropic)
@@ -230,5 +248,5 @@ def _json(
     status: int, message: str, param: str | None, code: str | None, rest: Mapping[str, Any], *, anthropic: bool
 ) -> bytes:
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    error = {"message": message, "type": kind, "param": param, "code": code}
+    error = {"message": shortened(message), "type": kind, "param": param, "code": code}
     return json.dumps({**rest, **({"type": "error"} if anthropic else {}), "error": error}).encode()

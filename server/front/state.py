@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import Scope
 
@@ -15,6 +15,7 @@ from ropeswitch.server.front.flags import (
     QUEUED_REQUESTS,
     QUEUED_TOKENS,
     TOKENS_PER_KEY,
+    CostLimits,
     FrontConfig,
 )
 from ropeswitch.server.front.limits.keys import KeyRing, bearer
@@ -91,7 +92,7 @@ class FrontState:
     held_bodies: Shares  # bytes of long bodies in flight
     connections: Shares
     body_timeout: float  # longest pause between two parts of a body, in seconds
-    max_sequences: int  # that one body may start
+    cost_limits: CostLimits
     max_headers: int
 
     def identify(self, scope: Scope, path: str) -> bytes | None:
@@ -141,6 +142,7 @@ def build(
     max_model_len: int,
     waits: Waits,
     make_error: Callable[[Refusal], RefusedError],
+    vocabulary: int = 0,
 ) -> FrontState:
     """Build the middleware's keys and limits.
 
@@ -172,6 +174,6 @@ def build(
         # A gateway is one address, so one alone may have 7/8 of them.
         connections=Shares("--max-connections", config.max_connections, weight=7),
         body_timeout=config.body_timeout,
-        max_sequences=config.max_sequences_per_request,
+        cost_limits=replace(config.cost, vocabulary=vocabulary),
         max_headers=config.max_headers,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from vllm import PoolingParams, SamplingParams
 from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import RepetitionDetectionParams
+from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
@@ -94,6 +94,42 @@ def test_outputs_tell_cached_tokens_only_where_they_may(shows: bool, monkeypatch
     client: Any = RopeClient.__new__(RopeClient)
     client.prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shows_cached=shows)  # type: ignore[arg-type]
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("constrained", [True, False])
+def test_a_grammar_that_the_engine_cannot_follow_is_the_clients_fault(
+    monkeypatch: pytest.MonkeyPatch, constrained: bool
+) -> None:
+    async def upstream(*_: Any) -> AsyncGenerator[Any, None]:
+        for reason in (None, "error"):
+            yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
+
+    monkeypatch.setattr(AsyncLLM, "generate", upstream)
+    client: Any = RopeClient.__new__(RopeClient)
+    client.vllm_config = SimpleNamespace(kv_transfer_config=None)
+    client.prompts = SimpleNamespace(place=lambda prompt, params, request_id: params, shows_cached=True)
+    outputs = StructuredOutputsParams(json={"$ref": "#"}) if constrained else None
+
+    async def reasons() -> list[Any]:
+        made = client.generate({}, SamplingParams(structured_outputs=outputs), "r1")
+        return [each.outputs[0].finish_reason async for each in made]
+
+    if constrained:
+        with pytest.raises(VLLMValidationError, match="cannot follow this grammar"):
+            asyncio.run(reasons())
+    else:
+        assert asyncio.run(reasons()) == [None, "error"]
+
+
+def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def upstream(*_: Any) -> None:
+        raise VLLMValidationError("Too many bad words.", parameter="bad_words", value=["/a" * 4000])
+
+    monkeypatch.setattr(AsyncLLM, "add_request", upstream)
+    client: Any = RopeClient.__new__(RopeClient)
+    with pytest.raises(VLLMValidationError) as raised:
+        asyncio.run(client.add_request("r1", {}, SamplingParams()))
+    assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
 
 
 def test_a_request_is_refused_and_counted_once() -> None:

@@ -1,15 +1,13 @@
 """Checks what a body may hold before its route validates it, and reads what it asks for.
 
-JSON allows values that no engine can be sent. vLLM validates each part of a body, makes each sequence and tokenizes each
-banned word on the event loop, before anything else is answered.
+JSON allows values that no engine can be sent. vLLM validates each part of a body on the event loop, before anything else is
+answered. What a body costs is limited in ``limits/cost.py``.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.front.bodies.parse import TokenIds
@@ -19,8 +17,6 @@ from ropeswitch.server.front.refusal import Refusal, invalid_body
 DEPTH = 128
 # Maximum number of messages, further parts of messages, tools and documents; validating each takes 2 to 300 microseconds.
 PARTS = 20_000
-# Maximum bytes, in UTF-8, of the words that end an answer or may not enter it.
-WORD_BYTES = 64 << 10
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_MANY = f"Input should have at most {PARTS} messages, parts of messages, tools and documents in all"
@@ -32,16 +28,13 @@ _HALF = re.compile("[\ud800-\udfff]")
 # Characters searched in one call, which holds the GIL.
 _CHARACTERS = 1 << 16
 # Fields with chat messages; vLLM parses the arguments of their tool calls.
-_CHATS = ("messages", "input")
+CHATS = ("messages", "input")
 # Fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.
-_PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
-_VALIDATED = ("messages", "tools", "query", *_PROMPTS)
-_WORDS = ("bad_words", "stop", "stop_sequences")
+PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+_VALIDATED = ("messages", "tools", "query", *PROMPTS)
 # /inference/v1/generate nests the sampling parameters.
-_SAMPLING = "sampling_params"
+SAMPLING = "sampling_params"
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-# The validator of `n`: it also takes text, "1_000.0" too.
-_NUMBER = TypeAdapter(int)
 
 # The names and indices that lead to a value; for a wrong name, to its object.
 Place = tuple[str | int, ...]
@@ -53,7 +46,8 @@ def field_path(place: Iterable[str | int]) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def _at(place: Place, message: str) -> Refusal:
+def invalid_value(place: Place, message: str) -> Refusal:
+    """Return the refusal of a body for the value at a place."""
     path = field_path(place)
     return invalid_body(f"{path or 'body'}: {message}", path or None)
 
@@ -70,19 +64,19 @@ def refusal_of_values(body: Any) -> Refusal | None:
         if isinstance(values, TokenIds):
             continue  # already range-checked
         if len(place) > DEPTH:
-            return _at(place[:1], TOO_DEEP)
+            return invalid_value(place[:1], TOO_DEEP)
         if isinstance(values, dict):
             for name, value in values.items():
                 if (found := _of_scalar(name, place) or _of_scalar(value, (*place, name))) is not None:
                     return found
-                if name == "arguments" and place and place[0] in _CHATS and _is_too_deep(value):
-                    return _at((*place, name), TOO_DEEP)
+                if name == "arguments" and place and place[0] in CHATS and _is_too_deep(value):
+                    return invalid_value((*place, name), TOO_DEEP)
                 if isinstance(value, dict | list):
                     left.append((value, (*place, name)))
         elif isinstance(values, list):
             parts += _parts(values, place)
             if parts > PARTS:
-                return _at(place, TOO_MANY)
+                return invalid_value(place, TOO_MANY)
             for index, value in enumerate(values):
                 # Each item of a long list is checked, so the common case comes first.
                 if type(value) is int and -(2**63) <= value < 2**63:
@@ -95,7 +89,7 @@ def refusal_of_values(body: Any) -> Refusal | None:
             return found
     for key in extra_arguments(body):
         if key[:4].lower() == "rope" and key not in (FORCED_SET, LADDER_POLICY):
-            return _at(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")
+            return invalid_value(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")
     return None
 
 
@@ -103,7 +97,7 @@ def _parts(values: list[Any], place: Place) -> int:
     """Return how many of :data:`PARTS` a list has; free-form fields have none."""
     if not place or place[0] not in _VALIDATED or "input" in place[1:]:
         return 0
-    if len(place) > 2 and place[0] in _CHATS:
+    if len(place) > 2 and place[0] in CHATS:
         # Clients may send one part per message.
         return max(len(values) - 1, 0)
     # A prompt's token IDs, a list in a list of prompts, are checked when they are parsed.
@@ -114,8 +108,10 @@ def _parts(values: list[Any], place: Place) -> int:
 def _of_scalar(value: Any, place: Place) -> Refusal | None:
     if isinstance(value, str):
         starts = range(0, 0 if value.isascii() else len(value), _CHARACTERS)
-        return _at(place, ODD_TEXT) if any(_HALF.search(value, at, at + _CHARACTERS) for at in starts) else None
-    return _at(place, LARGE_NUMBER) if type(value) is int and not -(2**63) <= value < 2**63 else None
+        return (
+            invalid_value(place, ODD_TEXT) if any(_HALF.search(value, at, at + _CHARACTERS) for at in starts) else None
+        )
+    return invalid_value(place, LARGE_NUMBER) if type(value) is int and not -(2**63) <= value < 2**63 else None
 
 
 def _is_too_deep(text: Any) -> bool:
@@ -134,53 +130,6 @@ def _is_too_deep(text: Any) -> bool:
     return any(isinstance(each, dict | list) for each in level)
 
 
-def excess(body: Any, most_sequences: int) -> Refusal | None:
-    """Return the refusal of a JSON body or form that starts too many sequences or has too many words, or None.
-
-    A body starts as many sequences as it has prompts, times ``n``, the answers or beams of each.
-    """
-    if not isinstance(body, Mapping):
-        return None
-    field, prompts = max(((name, _count(body.get(name))) for name in _PROMPTS), key=lambda each: each[1])
-    messages = body.get("messages")
-    if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
-        # Several conversations (/v1/chat/completions/batch).
-        field, prompts = "messages", len(messages)
-    levels: list[tuple[Place, Any]] = [((), body), ((_SAMPLING,), body.get(_SAMPLING))]
-    levels = [(place, values) for place, values in levels if isinstance(values, Mapping)]
-    place, answers = max(((place, answers_of(values.get("n"))) for place, values in levels), key=lambda each: each[1])
-    if prompts * answers > most_sequences:
-        counts = f"{prompts} prompts in {field} times n of {answers}" if prompts > 1 else f"n of {answers}"
-        text = (
-            f"Input should start at most {most_sequences} sequences, found {prompts * answers} ({counts}); send several "
-            "requests, or restart the server with a larger --max-sequences-per-request"
-        )
-        return _at((*place, "n") if answers > 1 else (field,), text)
-    size = 0
-    for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _WORDS):
-        words = found if isinstance(found, list) else [found]
-        size += sum(len(each.encode("utf-8", "surrogatepass")) for each in words if isinstance(each, str))
-        if size > WORD_BYTES:
-            text = f"Input should have at most {WORD_BYTES} bytes in all of {', '.join(_WORDS)}; found more"
-            return _at((*place, name), text)
-    return None
-
-
-def _count(value: Any) -> int:
-    """Return the number of prompts in a field's value; at least 1."""
-    if not isinstance(value, list) or isinstance(value, TokenIds):
-        return 1
-    return max(1, sum(isinstance(each, str | list) for each in value))
-
-
-def answers_of(value: Any) -> int:
-    """Return a value of ``n``; 1 for one that is no number, which is left for validation."""
-    try:
-        return max(1, _NUMBER.validate_python(value))
-    except ValidationError:
-        return 1
-
-
 def extra_arguments(body: Any) -> Mapping[str, Any]:
     """Return a body's ``vllm_xargs``; empty if it has none or a wrong one, which is left for validation."""
     values = body.get("vllm_xargs") if isinstance(body, dict) else None
@@ -189,6 +138,6 @@ def extra_arguments(body: Any) -> Mapping[str, Any]:
 
 def names_output_limit(body: Mapping[str, Any]) -> bool:
     """Whether a JSON body limits its output tokens."""
-    inner = body.get(_SAMPLING)
+    inner = body.get(SAMPLING)
     nested = inner.get("max_tokens") if isinstance(inner, dict) else None
     return nested is not None or any(body.get(name) is not None for name in _OUTPUT_LIMITS)

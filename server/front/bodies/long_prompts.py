@@ -1,37 +1,51 @@
 """Keeps work on long prompts from blocking the event loop.
 
-Wraps two methods of ``vllm.renderers.base.BaseRenderer``: long texts are tokenized apart from short ones, and token IDs that
-were checked as the body was parsed are not checked again. A detokenizer starts from the few tokens that the next text needs.
+Wraps two methods of ``vllm.renderers.base.BaseRenderer``: long texts are tokenized apart from short ones, one of each client
+at a time, and token IDs that were checked as the body was parsed are not checked again. A detokenizer starts from the few
+tokens that the next text needs.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ropeswitch.server.front.bodies.parse import LONG, TokenIds
+from ropeswitch.server.front.context import current
 
 # Tokens at a prompt's end; decoding them takes less than a millisecond.
 END = 1024
+# Texts of more characters, which take seconds, are tokenized on another thread than those of more than LONG.
+VERY_LONG = 1 << 20
 
 
-def separate_long_prompts(renderer: Any) -> None:
-    """Make a ``BaseRenderer`` tokenize long texts on another thread, and check only the range of token IDs that we parsed.
+def separate_long_prompts(renderer: Any, max_model_len: int, too_long: Callable[[int], Exception]) -> None:
+    """Make a ``BaseRenderer`` tokenize long texts on other threads, and check only the range of token IDs that we parsed.
 
-    Upstream makes the attribute ``_tokenize_prompt_async`` from a method and an executor.
+    Raises what ``too_long`` makes of a limit in characters for a text that is longer than any prompt of ``max_model_len``
+    tokens. Upstream makes the attribute ``_tokenize_prompt_async`` from a method and an executor.
     """
     validate, tokenize = renderer.validate_token_ids, renderer._tokenize_prompt_async
-    long = ThreadPoolExecutor(1, "tokenize-long")
+    threads = [ThreadPoolExecutor(1, "tokenize-long"), ThreadPoolExecutor(1, "tokenize-very-long")]
+    # A thread serves texts in order of arrival, so with one of each client it serves clients in turn.
+    turns: WeakValueDictionary[tuple[int, bytes], asyncio.Lock] = WeakValueDictionary()
 
     def validate_token_ids(token_ids: Sequence[int], *, parameter: str | None = None) -> None:
         known = [token_ids.smallest, token_ids.largest] if isinstance(token_ids, TokenIds) else token_ids
         validate(known, parameter=parameter)
 
     async def tokenize_prompt(prompt: Any, params: Any) -> Any:
-        if len(prompt["prompt"]) <= LONG:
+        if (length := len(prompt["prompt"])) <= LONG:
             return await tokenize(prompt, params)
-        return await asyncio.get_running_loop().run_in_executor(long, renderer._tokenize_prompt, prompt, params)
+        if length > (most := max_model_len * renderer.get_tokenizer().max_chars_per_token):
+            raise too_long(most)
+        thread, context = int(length > VERY_LONG), current.get()
+        turn = turns.setdefault((thread, context.client if context is not None else b""), asyncio.Lock())
+        async with turn:
+            call = asyncio.get_running_loop().run_in_executor
+            return await call(threads[thread], renderer._tokenize_prompt, prompt, params)
 
     renderer.validate_token_ids, renderer._tokenize_prompt_async = validate_token_ids, tokenize_prompt
 

@@ -20,12 +20,15 @@ from starlette.datastructures import FormData
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.bodies import contents, progress
+from ropeswitch.server.front.bodies import progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
+from ropeswitch.server.front.bodies.contents import extra_arguments, names_output_limit, refusal_of_values
 from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.flags import CostLimits
+from ropeswitch.server.front.limits.cost import answers_of, excess
 from ropeswitch.server.front.limits.media import own_names
-from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body
+from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body, shorten
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
 VERY_LONG = 1 << 20
@@ -72,7 +75,7 @@ class LongRequest(Request):
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
             body = await self.body()
-            read = partial(_read, body, self.parts.front.max_sequences, self.context.key)
+            read = partial(_read, body, self.parts.front.cost_limits, self.context.key)
             try:
                 if len(body) <= LONG:
                     values, refusal = read()
@@ -92,7 +95,7 @@ class LongRequest(Request):
     def _ask(self, values: dict[str, Any]) -> None:
         """Record what the body asks for, and replace the model name ``MODEL@SET`` by the model's."""
         # A route that does not read these arguments must not ignore them silently.
-        arguments = contents.extra_arguments(values)
+        arguments = extra_arguments(values)
         try:
             alias = self.parts.aliases.find(values.get("model"))
             self.parts.aliases.check(arguments.get(FORCED_SET), alias)
@@ -106,8 +109,8 @@ class LongRequest(Request):
             factor_set=arguments.get(FORCED_SET),
             policy=arguments.get(LADDER_POLICY),
             alias=alias,
-            limited=contents.names_output_limit(values),
-            beams=contents.answers_of(values.get("n")) if values.get("use_beam_search") is True else 1,
+            limited=names_output_limit(values),
+            beams=answers_of(values.get("n")) if values.get("use_beam_search") is True else 1,
             in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
             token_ids={name: values[name] for name in samples},
         )
@@ -116,7 +119,7 @@ class LongRequest(Request):
     async def form(self, **limits: Any) -> FormData:  # type: ignore[override]
         """Return the fields of a form, only for ``await``; 400 for one that would start too many sequences."""
         values = await super().form(**limits)
-        self._check(contents.excess(values, self.parts.front.max_sequences))
+        self._check(excess(values, self.parts.front.cost_limits))
         return values
 
     def _check(self, refusal: Refusal | None) -> None:
@@ -127,10 +130,10 @@ class LongRequest(Request):
         return self.context.refuse(RefusedError(refusal))
 
 
-def _read(body: bytes, most_sequences: int, key: bytes | None) -> tuple[Any, Refusal | None]:
+def _read(body: bytes, limits: CostLimits, key: bytes | None) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
     values = parse(body)
-    refusal = contents.refusal_of_values(values) or contents.excess(values, most_sequences)
+    refusal = refusal_of_values(values) or excess(values, limits)
     if key is not None and refusal is None and isinstance(values, dict):
         own_names(values, key)
     return values, refusal
@@ -153,7 +156,7 @@ class LongRoute(APIRoute):
             except Exception as error:
                 if (refusal := refusal_of(error)) is not None:
                     raise long.context.refuse(RefusedError(refusal)) from error
-                long.context.error = error
+                long.context.error = shorten(error)
                 raise
             finally:
                 long.release()

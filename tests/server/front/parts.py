@@ -14,7 +14,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.health import EngineWatch
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.flags import FrontConfig
+from ropeswitch.server.front.flags import CostLimits, FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
@@ -38,10 +38,10 @@ CONFIG = FrontConfig(
     max_prompt_tokens=None,
     max_queued_requests={},
     max_queued_tokens={},
-    max_sequences_per_request=1024,
     max_sequences_per_key=4096,
     max_tokens_per_key=None,
     max_connections=4096,
+    cost=CostLimits(),
     max_headers=256,
 )
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,8 +13,14 @@ import openai
 import pytest
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.testclient import TestClient
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
+from vllm.exceptions import VLLMValidationError
 
+from ropeswitch.server.front.bodies.request import read_long_bodies
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.refusal import FAULT, converted, converted_event
+from ropeswitch.server.front.state import HeldBodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
@@ -148,6 +155,31 @@ def test_what_a_client_sent_is_not_taken_for_a_prompt_that_is_too_long() -> None
     message = f"1 validation error:\n  {{'input': \"{TOO_LONG[0]}\"}}"
     body = {"error": {"message": message, "type": "Bad Request", "param": "prompt", "code": 400}}
     assert json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]["code"] is None
+
+
+def test_an_error_does_not_repeat_megabytes_of_a_client() -> None:
+    body = json.dumps({"error": {"message": f"The model `{'a' * 5_000_000}` does not exist.", "code": 404}}).encode()
+    answer = converted(404, body, anthropic=False)
+    assert len(answer) < 1000 and b"The model `aaa" in answer and b"does not exist." in answer
+
+
+@pytest.mark.parametrize("error", [ValueError("/a" * 4000), VLLMValidationError("wrong", value=["/a" * 4000])])
+def test_vllm_does_not_search_a_long_value_for_paths(error: Exception) -> None:
+    """Its patterns take cubic time: 7 s for 8 KB, on the event loop."""
+    app = FastAPI()
+    app.state.args = SimpleNamespace(log_error_stack=False)
+    init_exception_handler(app)
+
+    @app.post("/")
+    async def fail() -> None:
+        raise error
+
+    read_long_bodies(app)
+    app.state.ropeswitch = SimpleNamespace(front=SimpleNamespace(held_bodies=HeldBodies(1)))
+    token = current.set(RequestContext())
+    answer = TestClient(app).post("/")
+    current.reset(token)
+    assert answer.status_code == 400 and len(answer.content) < 1000
 
 
 def test_unknown_models() -> None:

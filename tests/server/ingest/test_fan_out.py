@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ropeswitch.server.front.bodies.contents import WORD_BYTES, excess
 from ropeswitch.server.front.bodies.parse import TokenIds
-from ropeswitch.server.front.flags import SEQUENCES
+from ropeswitch.server.front.flags import CONSTRAINTS, CostLimits
+from ropeswitch.server.front.limits.cost import excess
 
 IDS = TokenIds([list(range(5000))])
 
@@ -28,15 +28,18 @@ IDS = TokenIds([list(range(5000))])
         ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, "sampling_params.n"),
         ({"input": ["a"] * 1025}, "input"),
         ({"query": "a", "documents": ["a"] * 1025}, "documents"),
-        ({"prompt": "a", "bad_words": ["a" * (WORD_BYTES + 1)]}, "bad_words"),
-        ({"prompt": "a", "bad_words": ["a" * WORD_BYTES], "stop": "b"}, "stop"),
-        ({"prompt": "a", "stop": "é" * (WORD_BYTES // 2 + 1)}, "stop"),
-        ({"messages": [], "stop_sequences": ["a" * 1024] * 65}, "stop_sequences"),
-        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 65}}, "sampling_params.stop"),
+        ({"prompt": "a", "bad_words": ["a" * (CONSTRAINTS + 1)]}, "bad_words"),
+        ({"prompt": "a", "bad_words": ["a" * CONSTRAINTS], "stop": "b"}, "stop"),
+        ({"prompt": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(513)}}, "logit_bias"),
+        ({"model": "/a" * 257, "prompt": "a"}, "model"),
+        ({"prompt": "a", "n": 1024, "allowed_token_ids": list(range(513))}, "allowed_token_ids"),
+        ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
+        ({"messages": [], "stop_sequences": ["a" * 1024] * 513}, "stop_sequences"),
+        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 513}}, "sampling_params.stop"),
     ],
 )
 def test_more_is_refused(body: dict[str, Any], param: str) -> None:
-    refusal = excess(body, SEQUENCES)
+    refusal = excess(body, CostLimits())
     assert refusal is not None and refusal.param == param
     assert refusal.message.startswith(f"{param}: ") and "at most" in refusal.message
 
@@ -51,7 +54,7 @@ def test_more_is_refused(body: dict[str, Any], param: str) -> None:
         {"prompt": list(range(5000))},
         {"input": [{"role": "user", "content": "a"}] * 5000},
         {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
-        {"prompt": "a", "bad_words": ["a" * WORD_BYTES]},
+        {"prompt": "a", "bad_words": ["a" * CONSTRAINTS]},
         {"prompt": "a", "n": None, "stop": None},
         # Left for validation.
         {"prompt": "a", "n": "many", "stop": [1, {}]},
@@ -62,4 +65,4 @@ def test_more_is_refused(body: dict[str, Any], param: str) -> None:
     ],
 )
 def test_as_much_as_allowed_is_accepted(body: Any) -> None:
-    assert excess(body, SEQUENCES) is None
+    assert excess(body, CostLimits()) is None

@@ -2,15 +2,17 @@
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 from vllm.renderers.hf import HfRenderer
+from vllm.tokenizers.registry import get_tokenizer
 
 from ropeswitch.server.front.bodies import long_prompts as module
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.parse import TokenIds
+from ropeswitch.server.front.context import RequestContext, current
 from tests.passkey_tiny import FOLDER
 
 
@@ -18,7 +20,7 @@ class Renderer(HfRenderer):
     """Says where its tokenizer is called, and what is validated."""
 
     def __init__(self) -> None:
-        self.tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+        self.tokenizer = get_tokenizer(FOLDER)
         self.validated: list[Any] = []
         self._tokenize_prompt_async = self._upstream
 
@@ -26,6 +28,7 @@ class Renderer(HfRenderer):
         return "upstream"
 
     def _tokenize_prompt(self, prompt: Any, params: Any) -> Any:
+        time.sleep(params or 0)
         return threading.current_thread().name
 
     def validate_token_ids(self, token_ids: Any, *, parameter: str | None = None) -> None:
@@ -35,7 +38,7 @@ class Renderer(HfRenderer):
 def test_where_texts_are_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONG", 10)
     renderer = Renderer()
-    separate_long_prompts(renderer)
+    separate_long_prompts(renderer, 1000, ValueError)
 
     def tokenized(length: int) -> Any:
         return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, None))
@@ -43,9 +46,43 @@ def test_where_texts_are_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokenized(10) == "upstream" and tokenized(11).startswith("tokenize-long")
 
 
+def test_one_clients_long_texts_do_not_hold_up_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG", 10)
+    monkeypatch.setattr(module, "VERY_LONG", 20)
+    renderer = Renderer()
+    separate_long_prompts(renderer, 1000, ValueError)
+    done: list[str] = []
+
+    async def tokenized(client: bytes, length: int, seconds: float) -> None:
+        current.set(RequestContext(client=client))
+        await renderer._tokenize_prompt_async({"prompt": "a" * length}, seconds)
+        done.append(f"{client.decode()}{length}")
+
+    async def all_at_once() -> None:
+        await asyncio.gather(
+            *(tokenized(b"a", 21, 0.1) for _ in range(5)), tokenized(b"b", 22, 0), tokenized(b"b", 11, 0)
+        )
+
+    asyncio.run(all_at_once())
+    assert done[0] == "b11" and done.index("b22") <= 2
+
+
+def test_a_text_that_is_longer_than_any_prompt_is_refused() -> None:
+    renderer = Renderer()
+    separate_long_prompts(renderer, 10_000, ValueError)
+    most = 10_000 * renderer.tokenizer.max_chars_per_token
+
+    def tokenized(length: int) -> Any:
+        return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, None))
+
+    assert tokenized(most).startswith("tokenize")
+    with pytest.raises(ValueError, match=str(most)):
+        tokenized(most + 1)
+
+
 def test_of_token_ids_whose_range_is_known_the_ends_are_looked_at() -> None:
     renderer = Renderer()
-    separate_long_prompts(renderer)
+    separate_long_prompts(renderer, 1000, ValueError)
     renderer.validate_token_ids([3, 1, 2])
     renderer.validate_token_ids(TokenIds([[3, 1], [7, 2]]), parameter="prompt")
     assert renderer.validated == [([3, 1, 2], None), ([1, 7], "prompt")]

@@ -18,6 +18,7 @@ from ropeswitch.server.front.bodies import parse
 from ropeswitch.server.front.bodies import request as module
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.shares import Shares
 
 
@@ -89,7 +90,7 @@ def client(limit: int, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    front = SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", limit, weight=1), max_sequences=1024)
+    front = SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", limit, weight=1), cost_limits=CostLimits())
     app.state.ropeswitch = SimpleNamespace(
         front=front, shows_cached=True, aliases=Aliases(SimpleNamespace(), ("set0",))
     )

@@ -1,0 +1,110 @@
+"""Compiles the largest grammar of each shape that the server accepts by default.
+
+Prints the estimated seconds, and the CPU time that converting and compiling took.
+
+``python -m ropeswitch.loadtests.bench.grammar_cost [TEKKEN]`` uses the vocabulary of the bundled model, or of a file of
+``mistral_common`` such as ``tekken_240911.json`` (131,072 tokens).
+"""
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xgrammar
+from transformers import AutoTokenizer
+
+from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.front.flags import GRAMMAR_SECONDS
+from ropeswitch.server.front.limits.grammar import grammar_seconds
+
+TEXT = {"type": "string"}
+
+
+def _object(count: int, value: Callable[[int], Any] = lambda i: TEXT, required: bool = True, **more: Any) -> Any:
+    values = {f"p{i}": value(i) for i in range(count)}
+    return {
+        "type": "object",
+        "properties": values,
+        "required": [*values] * required,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def _limits(i: int) -> Any:
+    return {"type": "number", "minimum": -i - 0.5, "maximum": 10**9 + i / 3}
+
+
+# By size; names of fields as in StructuredOutputsParams.
+SHAPES: dict[str, tuple[str, Callable[[int], Any]]] = {
+    "required properties": ("json", _object),
+    "optional properties": ("json", lambda n: _object(n, required=False)),
+    "optional properties, at most 20": ("json", lambda n: _object(n, required=False, maxProperties=20)),
+    "alternatives": ("json", lambda n: {"anyOf": [_object(1, lambda j, i=i: {"const": i}) for i in range(n)]}),
+    "references": (
+        "json",
+        lambda n: {"$defs": {f"d{i}": _object(2, lambda j, i=i: {"$ref": f"#/$defs/d{(i + 1) % n}"}) for i in range(n)}}
+        | {"$ref": "#/$defs/d0"},
+    ),
+    "two equal literals": ("json", lambda n: {"enum": ["a" * n, "a" * n + "b"]}),
+    "numbers with limits": ("json", lambda n: _object(n, _limits)),
+    "formats": ("json", lambda n: _object(n, lambda i: {"type": "string", "format": ("ipv6", "uri", "duration")[i % 3]})),
+    "bounded strings": ("json", lambda n: _object(n, lambda i: {"type": "string", "maxLength": 300 + i})),
+    "patterns": ("json", lambda n: _object(n, lambda i: {"type": "string", "pattern": f"^[a-z]{{1,{100 + i}}}$"})),
+    "quantifiers": ("regex", lambda n: "[^a]*" * n),
+    "repeated classes": ("regex", lambda n: "".join(f".{{1,{100 + i}}}-" for i in range(n))),
+    "repeated group": ("regex", lambda n: "(" + "abcdefghij" * n + "){1,256}"),
+    "rules": ("grammar", lambda n: "root ::= " + " | ".join(f"r{i}" for i in range(n)) + "".join(
+        f'\nr{i} ::= "a{i}" root | [b-z]' for i in range(n))),
+}  # fmt: skip
+
+
+def _info(path: str | None) -> xgrammar.TokenizerInfo:
+    if path is None:
+        return xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(BUNDLED_MODEL), vocab_size=1005)
+    content = json.loads(Path(path).read_text())
+    size, special = content["config"]["default_vocab_size"], content["config"]["default_num_special_tokens"]
+    words = [base64.b64decode(each["token_bytes"]) for each in content["vocab"][: size - special]]
+    vocabulary = [f"<{i}>".encode() for i in range(special)] + words
+    return xgrammar.TokenizerInfo(vocabulary, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[2])
+
+
+def main() -> None:
+    info = _info(sys.argv[1] if len(sys.argv) > 1 else None)
+    print(f"{'shape':32} {'size':>6} {'bytes':>7} {'estimated':>9} {'convert':>8} {'compile':>8}")
+    for name, (field, shape) in SHAPES.items():
+        low, high = 1, 1 << 14
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = grammar_seconds({field: shape(middle)}, info.vocab_size) <= GRAMMAR_SECONDS
+            low, high = (middle, high) if fits else (low, middle - 1)
+        text = json.dumps(shape(low)) if field == "json" else shape(low)
+        compiler = xgrammar.GrammarCompiler(info, max_threads=8)
+        begun = time.process_time()
+        try:
+            if field == "json":
+                xgrammar.Grammar.from_json_schema(text)
+            elif field == "regex":
+                xgrammar.Grammar.from_regex(text)
+            else:
+                xgrammar.Grammar.from_ebnf(text)
+            converted = time.process_time()
+            if field == "json":
+                compiler.compile_json_schema(text, any_whitespace=False, separators=(",", ":"))
+            else:
+                (compiler.compile_regex if field == "regex" else compiler.compile_grammar)(text)
+            took = f"{converted - begun:8.2f} {time.process_time() - converted:8.2f}"
+        except RuntimeError as error:
+            took = f"refused by xgrammar: {str(error)[:60]}"
+        print(
+            f"{name:32} {low:6} {len(text):7} {grammar_seconds({field: shape(low)}, info.vocab_size):9.2f} {took}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Computes what a request costs before it fans out, and refuses what exceeds a limit.
+
+A body is checked before its validation, because vLLM converts grammars there, on the event loop. The parameters of each
+prompt are checked when it is placed: by then vLLM has turned tools into grammars, and prompts have lengths.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ropeswitch.server.front.bodies.contents import PROMPTS, SAMPLING, Place, invalid_value
+from ropeswitch.server.front.bodies.parse import TokenIds
+from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.flags import CostLimits
+from ropeswitch.server.front.limits.grammar import grammar_seconds
+from ropeswitch.server.front.refusal import Refusal
+
+# All prompts of a request may take this many times as long as one grammar: a grammar is converted for each prompt.
+GRAMMARS = 10
+# Output tokens that count for log-probabilities if a request names no limit of its own.
+ASSUMED_TOKENS = 2048
+# An answer ends when it has too many log-probabilities (app/paced_outputs.py). Few are as long as their limit, so a request
+# may ask for this many times as many.
+ASKED = 128
+# Lists of words, which count in UTF-8 bytes, and of token IDs, which count one each.
+_CONSTRAINTS = ("bad_words", "stop", "stop_sequences", "logit_bias", "allowed_token_ids", "stop_token_ids")
+# Fields with a grammar, by which vLLM's validation may already convert it.
+_GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
+# Maximum characters of a model's name, which vLLM repeats.
+LONGEST_NAME = 512
+# The validator of `n`: it also takes text, "1_000.0" too.
+_NUMBER = TypeAdapter(int)
+
+
+def excess(body: Any, limits: CostLimits) -> Refusal | None:
+    """Return the refusal of a JSON body or form that starts too much, or names too much, or None.
+
+    A body starts as many sequences as it has prompts, times ``n``, the answers or beams of each.
+    """
+    if not isinstance(body, Mapping):
+        return None
+    if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
+        return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
+    field, prompts = max(((name, _count(body.get(name))) for name in PROMPTS), key=lambda each: each[1])
+    messages = body.get("messages")
+    if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
+        # Several conversations (/v1/chat/completions/batch).
+        field, prompts = "messages", len(messages)
+    levels: list[tuple[Place, Any]] = [((), body), ((SAMPLING,), body.get(SAMPLING))]
+    levels = [(place, values) for place, values in levels if isinstance(values, Mapping)]
+    place, answers = max(((place, answers_of(values.get("n"))) for place, values in levels), key=lambda each: each[1])
+    if prompts * answers > limits.sequences:
+        counts = f"{prompts} prompts in {field} times n of {answers}" if prompts > 1 else f"n of {answers}"
+        text = (
+            f"Input should start at most {limits.sequences} sequences, found {prompts * answers} ({counts}); send several "
+            "requests, or restart the server with a larger --max-sequences-per-request"
+        )
+        return invalid_value((*place, "n") if answers > 1 else (field,), text)
+    size = 0
+    for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _CONSTRAINTS):
+        size += _size(found)
+        if size * prompts * answers > limits.constraints:
+            times = f" times {prompts * answers} sequences" if prompts * answers > 1 else ""
+            text = (
+                f"Input should have at most {limits.constraints} bytes of words and token IDs in {', '.join(_CONSTRAINTS)}, "
+                f"found {size}{times}; send fewer, or restart the server with a larger --max-constraints"
+            )
+            return invalid_value((*place, name), text)
+    for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _GRAMMARS):
+        seconds = grammar_seconds(found, limits.vocabulary) if isinstance(found, dict) else 0.0
+        if (refusal := _grammar_excess((*place, name), seconds, prompts, limits)) is not None:
+            return refusal
+    return None
+
+
+def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: CostLimits) -> Refusal | None:
+    """Return the refusal of a request at one of its prompts, for its grammars or log-probabilities so far, or None."""
+    outputs = getattr(params, "structured_outputs", None)
+    if outputs is not None:
+        seconds = grammar_seconds(vars(outputs), limits.vocabulary)
+        context.cost.grammar_seconds += seconds
+        prompts = 1 if seconds > limits.grammar_seconds else context.cost.grammar_seconds / max(seconds, 1e-9)
+        if (refusal := _grammar_excess(("tools",), seconds, prompts, limits)) is not None:
+            return refusal
+    # Each token has its own log-probability too.
+    sampled, of_prompt = (
+        0 if found is None else 1 + (limits.vocabulary if found == -1 else found)
+        for found in (getattr(params, name, None) for name in ("num_logprobs", "prompt_logprobs"))
+    )
+    if sampled or of_prompt:
+        output = (params.max_tokens or ASSUMED_TOKENS) if context.asked.limited else ASSUMED_TOKENS
+        context.cost.prompt_logprobs += of_prompt * tokens
+        context.cost.logprobs += sampled * output * params.n
+        of_prompts, most = context.cost.prompt_logprobs, limits.logprobs
+        if of_prompts > most or context.cost.logprobs > ASKED * most:
+            field = "prompt_logprobs" if of_prompts > most else "logprobs"
+            found = f"{of_prompts} of prompts" if of_prompts > most else f"{context.cost.logprobs} of outputs"
+            text = (
+                f"Input should ask for at most {most if of_prompts > most else ASKED * most} log-probabilities, found {found} "
+                "(alternatives times sequences times tokens); ask for fewer, or restart the server with a larger "
+                "--max-logprobs-per-request"
+            )
+            return invalid_value((field,), text)
+    return None
+
+
+def _grammar_excess(place: Place, seconds: float, prompts: float, limits: CostLimits) -> Refusal | None:
+    most = limits.grammar_seconds
+    if seconds <= most and seconds * prompts <= most * GRAMMARS:
+        return None
+    found = f"{seconds:.1f}" if seconds > most else f"{seconds:.1f} for each of {prompts:.0f} prompts"
+    text = (
+        f"Input should have a grammar that compiles in at most {most:g} s by the server's estimate, found {found}; "
+        "use fewer or shorter properties, alternatives and repetitions, or restart the server with a larger "
+        "--max-grammar-seconds"
+    )
+    return invalid_value(place, text)
+
+
+def _size(found: Any) -> int:
+    if isinstance(found, str):
+        return len(found.encode("utf-8", "surrogatepass"))
+    return sum(_size(each) if isinstance(each, str) else 1 for each in found) if isinstance(found, list | dict) else 0
+
+
+def _count(value: Any) -> int:
+    """Return the number of prompts in a field's value; at least 1."""
+    if not isinstance(value, list) or isinstance(value, TokenIds):
+        return 1
+    return max(1, sum(isinstance(each, str | list) for each in value))
+
+
+def answers_of(value: Any) -> int:
+    """Return a value of ``n``; 1 for one that is no number, which is left for validation."""
+    try:
+        return max(1, _NUMBER.validate_python(value))
+    except ValidationError:
+        return 1

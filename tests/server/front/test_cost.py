@@ -1,0 +1,146 @@
+"""A request that would block the engine or the event loop for minutes is refused; an honest one is not."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ropeswitch.server.front.context import Asked, RequestContext
+from ropeswitch.server.front.flags import LOGPROBS, CostLimits
+from ropeswitch.server.front.limits.cost import ASKED, excess, prompt_excess
+from ropeswitch.server.front.limits.grammar import grammar_seconds
+
+LIMITS = CostLimits(vocabulary=1005)
+TEXT = {"type": "string"}
+
+
+def schema(count: int, value: Any = TEXT, required: bool = False) -> dict[str, Any]:
+    names = [f"property_{i}" for i in range(count)]
+    made = {"type": "object", "properties": dict.fromkeys(names, value)}
+    return made | ({"required": names, "additionalProperties": False} if required else {})
+
+
+def bounded(lengths: range) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": i} for i in lengths}}
+
+
+HONEST = [
+    {"json": schema(200)},
+    {"json": schema(1000, required=True)},
+    {"json": json.dumps(schema(200, {**TEXT, "description": "Explains itself. " * 30}))},
+    {"json": schema(200, {"type": "integer", "minimum": 0, "maximum": 100}, required=True)},
+    {"json": schema(200, {"type": "string", "format": "date-time", "maxLength": 500})},
+    {"json": {"enum": [f"value {i}" for i in range(2000)]}},
+    {"json": {"$defs": {"node": {"anyOf": [TEXT, {"$ref": "#/$defs/node"}]}}, "$ref": "#/$defs/node"}},
+    {"choice": [f"label {i}" for i in range(5000)]},
+    {"regex": r"\(\d{3}\) \d{3}-\d{4}( ext\. [0-9]{1,5})?"},
+    {"regex": "|".join(f"word{i}" for i in range(1000))},
+    {"grammar": "root ::= a | b\n" + "\n".join(f'r{i} ::= "x" r{i + 1}' for i in range(200))},
+    {
+        "structural_tag": json.dumps(
+            {"structures": [{"begin": "<f>", "schema": schema(200), "end": "</f>"}], "triggers": ["<f"]}
+        )
+    },
+]
+SLOW = [
+    {"json": schema(20_000)},
+    {"json": schema(20_000, required=True)},
+    {"json": json.dumps(schema(3_000))},
+    {"json": schema(300) | {"minProperties": 50, "maxProperties": 250}},
+    {"json": {"const": "a" * 100_000}},
+    {"json": {"enum": ["a" * 16_000, "a" * 16_000 + "b"]}},
+    {"json": {"anyOf": [{"properties": {f"p{i}": TEXT}} for i in range(12_000)]}},
+    {"json": bounded(range(100, 150))},
+    {"json": {"items": [{"pattern": f"^[a-z]{{1,{i}}}$"} for i in range(1000, 1020)]}},
+    {"json": {"items": [{"minimum": -i, "maximum": 10**15 + i} for i in range(500)]}},
+    {"json": {"patternProperties": {"a*" * 2000: TEXT}}},
+    {"regex": "a*" * 2000},
+    {"regex": "(a|b|)" * 2000},
+    {"regex": "(" + "abcdefghij" * 100 + "){1,256}"},
+    {"choice": ["a" * 16_000, "a" * 16_000 + "b"]},
+    {"grammar": "root ::= " + " | ".join(f"r{i}" for i in range(3000))},
+    {
+        "structural_tag": json.dumps(
+            {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema(3000)}}
+        )
+    },
+]
+
+
+@pytest.mark.parametrize("spec", HONEST)
+def test_a_grammar_that_clients_use_is_accepted(spec: dict[str, Any]) -> None:
+    assert excess({"prompt": "a", "structured_outputs": spec}, LIMITS) is None
+    assert grammar_seconds(spec, 131_072) <= LIMITS.grammar_seconds
+
+
+def test_a_schema_of_200_properties_is_accepted_for_128_prompts_of_8_answers() -> None:
+    body = {"prompt": ["a"] * 128, "n": 8, "logprobs": 20, "max_tokens": 256, "stop": ["\n\n", "END"]}
+    assert excess({**body, "structured_outputs": {"json": schema(200)}}, LIMITS) is None
+    context, params = RequestContext(asked=Asked(limited=True)), sampling(schema(200), logprobs=20, n=8)
+    assert all(prompt_excess(context, params, 1000, LIMITS) is None for _ in range(128))
+
+
+@pytest.mark.parametrize("spec", SLOW)
+def test_a_grammar_that_compiles_for_minutes_is_refused(spec: dict[str, Any]) -> None:
+    refusal = excess({"prompt": "a", "structured_outputs": spec}, LIMITS)
+    assert refusal is not None and refusal.status == 400 and refusal.param == "structured_outputs"
+    assert "at most 5 s" in refusal.message and "--max-grammar-seconds" in refusal.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema(20_000)}}},
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema(20_000)}}},
+        {"sampling_params": {"structured_outputs": {"json": schema(20_000)}}},
+    ],
+)
+def test_no_route_lets_such_a_grammar_through(body: dict[str, Any]) -> None:
+    assert excess(body, LIMITS) is not None
+
+
+def sampling(json_schema: Any = None, logprobs: int | None = None, n: int = 1, **more: Any) -> Any:
+    outputs = None if json_schema is None else SimpleNamespace(json=json_schema)
+    return SimpleNamespace(
+        structured_outputs=outputs, num_logprobs=logprobs, n=n, **{"max_tokens": 256, "prompt_logprobs": None, **more}
+    )
+
+
+def test_the_tools_of_a_chat_may_not_make_such_a_grammar() -> None:
+    refusal = prompt_excess(RequestContext(), sampling(schema(3000)), 10, LIMITS)
+    assert refusal is not None and refusal.param == "tools"
+
+
+def test_a_grammar_is_not_converted_for_a_thousand_prompts() -> None:
+    context = RequestContext()
+    refusals = [prompt_excess(context, sampling(schema(800)), 10, LIMITS) for _ in range(40)]
+    assert refusals[0] is None and refusals[-1] is not None and "prompts" in refusals[-1].message
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens"),
+    [
+        (sampling(logprobs=20, n=1024, max_tokens=20_000), 10),
+        (sampling(logprobs=-1, n=4, max_tokens=20_000), 10),
+        (sampling(prompt_logprobs=20), 1_000_000),
+    ],
+)
+def test_millions_of_log_probabilities_are_refused(params: Any, tokens: int) -> None:
+    refusal = prompt_excess(RequestContext(asked=Asked(limited=True)), params, tokens, LIMITS)
+    most = LOGPROBS if params.prompt_logprobs else ASKED * LOGPROBS
+    assert refusal is not None and str(most) in refusal.message and "--max-logprobs-per-request" in refusal.message
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "limited"),
+    [
+        (sampling(logprobs=20, max_tokens=20_000), 1000, True),
+        # Without a limit of the client's, vLLM fills in the rest of the context.
+        (sampling(logprobs=20, n=8, max_tokens=1_000_000), 1000, False),
+        # Documents that an evaluation scores.
+        (sampling(prompt_logprobs=1), 32_768, True),
+    ],
+)
+def test_twenty_log_probabilities_are_accepted(params: Any, tokens: int, limited: bool) -> None:
+    assert prompt_excess(RequestContext(asked=Asked(limited=limited)), params, tokens, LIMITS) is None
