@@ -133,7 +133,7 @@ def add(parser: Any) -> None:
         (
             "logprobs-per-request",
             LOGPROBS,
-            "log-probabilities of an answer, 16 times as many of a stream: tokens times alternatives",
+            "log-probabilities of an answer; a stream may have 16 times as many",
         ),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
         ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),

@@ -92,16 +92,17 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
         output = (params.max_tokens or ASSUMED_TOKENS) if context.asked.limited else ASSUMED_TOKENS
         context.cost.prompt_logprobs += of_prompt * tokens
         context.cost.logprobs += sampled * output * params.n
-        of_prompts, most = context.cost.prompt_logprobs, limits.logprobs
-        if of_prompts > most or context.cost.logprobs > ASKED * most:
-            field = "prompt_logprobs" if of_prompts > most else "logprobs"
-            found = f"{of_prompts} of prompts" if of_prompts > most else f"{context.cost.logprobs} of outputs"
-            text = (
-                f"Input should ask for at most {most if of_prompts > most else ASKED * most} log-probabilities, found {found} "
-                "(alternatives times sequences times tokens); ask for fewer, or restart the server with a larger "
-                "--max-logprobs-per-request"
-            )
-            return invalid_value((field,), text)
+        checks = (
+            ("prompt_logprobs", context.cost.prompt_logprobs, limits.logprobs),
+            ("logprobs", context.cost.logprobs, ASKED * limits.logprobs),
+        )
+        for field, found, most in checks:
+            if found > most:
+                text = (
+                    f"Input should ask for at most {most} log-probabilities, found {found} (1 + alternatives, times "
+                    "sequences times tokens); ask for fewer, or restart the server with a larger --max-logprobs-per-request"
+                )
+                return invalid_value((field,), text)
     return None
 
 

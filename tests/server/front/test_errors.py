@@ -19,8 +19,8 @@ from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.limits.shares import Shares
 from ropeswitch.server.front.refusal import FAULT, converted, converted_event
-from ropeswitch.server.front.state import HeldBodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
@@ -175,7 +175,9 @@ def test_vllm_does_not_search_a_long_value_for_paths(error: Exception) -> None:
         raise error
 
     read_long_bodies(app)
-    app.state.ropeswitch = SimpleNamespace(front=SimpleNamespace(held_bodies=HeldBodies(1)))
+    app.state.ropeswitch = SimpleNamespace(
+        front=SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", 1, weight=1))
+    )
     token = current.set(RequestContext())
     answer = TestClient(app).post("/")
     current.reset(token)
