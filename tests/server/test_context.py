@@ -14,6 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.bodies.contents import names_output_limit
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.limits.keys import KeyRing, digest
 from ropeswitch.server.front.refusal import RefusedError, listeners, prompt_too_long, too_many_at_once
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
@@ -54,6 +55,25 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytes
     rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
     assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
     assert pooling.extra_kwargs is None
+
+
+def test_the_engine_knows_whose_prompt_it_is_where_a_server_has_several_clients() -> None:
+    def client(context: RequestContext | None, shared: bool) -> str | None:
+        prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shared=lambda: shared)  # type: ignore[arg-type]
+        token = current.set(context)
+        placement = carried(prompts.place([1], SamplingParams(), "r"))
+        current.reset(token)
+        return placement.client
+
+    context = RequestContext(client=digest(b"a key"))
+    assert client(context, True) == digest(b"a key").hex()[:16]
+    assert client(context, False) is client(None, True) is None
+
+
+@pytest.mark.parametrize(("fixed", "filed", "single"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, False)])
+def test_one_key_is_one_client(tmp_path: Path, fixed: int, filed: int, single: bool) -> None:
+    (file := tmp_path / "keys").write_text("filed")
+    assert KeyRing([digest(b"given")] * fixed, str(file) if filed else None).single is single
 
 
 def test_a_request_is_refused_and_counted_once() -> None:
