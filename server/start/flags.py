@@ -97,7 +97,7 @@ def add(parser: Any) -> None:
         "--length-aware-scheduling",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="Plan steps by predicted time and serve short work first, instead of vLLM's own order and chunks.",
+        help="Plan steps by predicted time and serve short work first and API keys in turn, unlike vLLM's own order.",
     )
     group.add_argument(
         "--step-latency-target",

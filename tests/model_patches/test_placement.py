@@ -1,5 +1,6 @@
 """The one decision: which set a request is in."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -239,6 +240,12 @@ def test_stock_engines_and_prompts_that_come_placed() -> None:
     assert placement_of(placing(upstream)(Processor(), "r", [1] * 3, params)).name == "s8"
     pooled = placing(upstream)(Processor(policy="reserve"), "r", [1] * 9, PoolingParams())
     assert (placement_of(pooled).name, placement_of(pooled).chosen_by) == ("s16", "length")
+
+
+def test_a_request_keeps_its_client_where_it_moves() -> None:
+    before = replace(place(ENGINE, 3), client="5f2c")
+    request = placing(upstream)(Processor(), "r", [1] * 3, SamplingParams(max_tokens=3, extra_args={PLACEMENT: before}))
+    assert placement_of(request).moved(ENGINE, 9, 3).client == placement_of(request).client == "5f2c"
 
 
 def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() -> None:

@@ -15,6 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.bodies.contents import names_output_limit
 from ropeswitch.server.front.context import Asked, RequestContext, current
+from ropeswitch.server.front.limits.keys import KeyRing, digest
 from ropeswitch.server.front.refusal import RefusedError, body_too_large, listeners, prompt_too_long
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
@@ -130,6 +131,25 @@ def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest
     with pytest.raises(VLLMValidationError) as raised:
         asyncio.run(client.add_request("r1", {}, SamplingParams()))
     assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
+
+
+def test_the_engine_knows_whose_prompt_it_is_where_a_server_has_several_clients() -> None:
+    def client(context: RequestContext | None, shared: bool) -> str | None:
+        prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shared=lambda: shared)  # type: ignore[arg-type]
+        token = current.set(context)
+        placement = carried(prompts.place([1], SamplingParams(), "r"))
+        current.reset(token)
+        return placement.client
+
+    context = RequestContext(client=digest(b"a key"))
+    assert client(context, True) == digest(b"a key").hex()[:16]
+    assert client(context, False) is client(None, True) is None
+
+
+@pytest.mark.parametrize(("fixed", "filed", "single"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, False)])
+def test_one_key_is_one_client(tmp_path: Path, fixed: int, filed: int, single: bool) -> None:
+    (file := tmp_path / "keys").write_text("filed")
+    assert KeyRing([digest(b"given")] * fixed, str(file) if filed else None).single is single
 
 
 def test_a_request_is_refused_and_counted_once() -> None:
