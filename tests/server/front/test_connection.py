@@ -184,9 +184,9 @@ def test_bodies_of_any_size_and_speed(served: Served) -> None:
     """The body arrives faster than the app takes it, and then slower."""
     connection = opened(served, HEAD.replace(b"GET /", b"POST /slow", 1) + b"content-length: %d\r\n\r\n" % (16 << 20))
     for _ in range(15):
-        connection.sendall(b"a" * (1 << 20))
+        connection.sendall(b"a\n" * (1 << 19))
     for _ in range(16):
-        connection.sendall(b"a" * (1 << 16))
+        connection.sendall(b"a\n" * (1 << 15))
         time.sleep(0.01)
     assert b"fine" in answer(connection)
     # The head of the next request has its own limits.
