@@ -1,4 +1,4 @@
-"""``vllm.v1.engine.output_processor.OutputProcessor``: processes log-probabilities in slices between turns of the event loop.
+"""``vllm.v1.engine.output_processor.OutputProcessor``: processes log-probabilities in slices, between other tasks.
 
 why: vLLM takes 0.3 ms for a token with 20 alternatives, and lets no other task run while its engine is ahead. A stream
     that falls behind gets all its tokens in one event. Its log-probabilities stay in memory until its end.
