@@ -51,6 +51,9 @@ def test_the_limit_itself_is_allowed_and_one_more_is_not(tmp_path: Path) -> None
     error = error_of(answer)
     assert (error["type"], error["code"]) == ("invalid_request_error", "request_too_large")
     assert str(LIMIT) in error["message"]
+    # A body that could never be held is as large.
+    app = app_behind(parts(tmp_path, max_body_bytes=3 * LIMIT, max_held_body_bytes=2 * LIMIT)[0])
+    assert ask(app, "POST", "/v1/length", content=b"x" * (LIMIT + 1)).status_code == 413
 
 
 def test_a_declared_size_is_refused_before_the_body_is_read(tmp_path: Path) -> None:
