@@ -26,6 +26,7 @@ from ropeswitch.server.front.access_log import start as start_access_log
 from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
+from ropeswitch.server.front.limits.cost import GrammarTurns
 from ropeswitch.server.front.limits.media import Connector
 from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.outputs import start as start_length_metrics
@@ -124,6 +125,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         traces.start(processor, sets)
 
     separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
+    engine_client.turns = GrammarTurns(vocabulary)
     engine_client.prompts = Prompts(
         ladder,
         front.queue,

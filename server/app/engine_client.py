@@ -21,7 +21,7 @@ from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
-from ropeswitch.server.front.limits.cost import prompt_excess
+from ropeswitch.server.front.limits.cost import GrammarTurns, prompt_excess
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import shorten
 from ropeswitch.server.metrics.outputs import WatchedOutputs
@@ -90,6 +90,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
     """The engine client of an API server."""
 
     prompts: Prompts
+    turns: GrammarTurns
 
     def waits(self, request_id: str) -> bool | None:
         """Whether any answer of a request still waits for its prompt to be computed; None if the ID is unknown."""
@@ -113,9 +114,11 @@ class RopeClient(vllm_adapter.AsyncLLM):
         params = self.prompts.place(prompt, pooling_params, request_id)
         return super().encode(prompt, params, request_id, *args, **kwargs)
 
-    async def add_request(self, *args: Any, **kwargs: Any) -> Any:
+    async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        if (grammar := getattr(params, "structured_outputs", None)) is not None:
+            await self.turns.wait(vars(grammar))
         try:
-            return await super().add_request(*args, **kwargs)
+            return await super().add_request(request_id, prompt, params, *args, **kwargs)
         except Exception as error:
             shorten(error)
             raise

@@ -4,6 +4,8 @@ A body is checked before its validation, because vLLM converts grammars there, o
 prompt are checked when it is placed: by then vLLM has turned tools into grammars, and prompts have lengths.
 """
 
+import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ropeswitch.server.front.bodies.contents import PROMPTS, SAMPLING, Place, invalid_value
 from ropeswitch.server.front.bodies.parse import TokenIds
-from ropeswitch.server.front.context import RequestContext
+from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.grammar import grammar_seconds
 from ropeswitch.server.front.refusal import Refusal
@@ -27,6 +29,8 @@ ASKED = 128
 _CONSTRAINTS = ("bad_words", "stop", "stop_sequences", "logit_bias", "allowed_token_ids", "stop_token_ids")
 # Fields with a grammar, by which vLLM's validation may already convert it.
 _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
+# Grammars, the last ones, whose compiled form vLLM is taken to have cached.
+CACHED = 1024
 # Maximum characters of a model's name, which vLLM repeats.
 LONGEST_NAME = 512
 # The validator of `n`: it also takes text, "1_000.0" too.
@@ -138,3 +142,26 @@ def answers_of(value: Any) -> int:
         return max(1, _NUMBER.validate_python(value))
     except ValidationError:
         return 1
+
+
+class GrammarTurns:
+    """Spreads a client's new grammars over time: one begins when the one before it has had its estimated seconds.
+
+    vLLM compiles grammars in the order in which they come, so a client's many would hold up everyone's.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._free: dict[bytes, float] = {}  # when a client's last grammar has had its time
+        self._starts: dict[int, float] = {}  # of the last grammars, by their hash
+
+    async def wait(self, grammar: Mapping[str, Any]) -> None:
+        """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; one that is known needs none."""
+        now, known = time.monotonic(), hash(str(grammar))
+        if (context := current.get()) is not None and known not in self._starts:
+            self._free = {client: free for client, free in self._free.items() if free > now}
+            self._starts[known] = start = self._free.get(context.client, now)
+            self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
+            if len(self._starts) > CACHED:
+                del self._starts[next(iter(self._starts))]
+        await asyncio.sleep(self._starts.get(known, now) - now)

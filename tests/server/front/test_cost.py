@@ -1,14 +1,16 @@
 """A request that would block the engine or the event loop for minutes is refused; an honest one is not."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ropeswitch.server.front.context import Asked, RequestContext
+from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import LOGPROBS, CostLimits
-from ropeswitch.server.front.limits.cost import ASKED, excess, prompt_excess
+from ropeswitch.server.front.limits.cost import ASKED, GrammarTurns, excess, prompt_excess
 from ropeswitch.server.front.limits.grammar import grammar_seconds
 
 LIMITS = CostLimits(vocabulary=1005)
@@ -144,3 +146,21 @@ def test_millions_of_log_probabilities_are_refused(params: Any, tokens: int) -> 
 )
 def test_twenty_log_probabilities_are_accepted(params: Any, tokens: int, limited: bool) -> None:
     assert prompt_excess(RequestContext(asked=Asked(limited=limited)), params, tokens, LIMITS) is None
+
+
+def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
+    async def done(turns: GrammarTurns, asked: Sequence[tuple[bytes, int]]) -> list[bool]:
+        tasks = []
+        for client, number in asked:
+            current.set(RequestContext(client=client))
+            grammar = {"json": schema(500), "whitespace_pattern": str(number)}
+            tasks.append(asyncio.create_task(turns.wait(grammar)))
+        finished, pending = await asyncio.wait(tasks, timeout=0.05)
+        for task in pending:
+            task.cancel()
+        return [task in finished for task in tasks]
+
+    turns = GrammarTurns(1000)
+    asked = [(b"a", 1), (b"a", 2), (b"a", 3), (b"b", 4), (b"b", 1), (b"b", 2)]
+    # The first of each client begins; one that has begun is cached; the others wait, for whoever asks for them.
+    assert asyncio.run(done(turns, asked)) == [True, False, False, True, True, False]
