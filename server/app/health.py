@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -81,16 +82,24 @@ class EngineWatch:
 @router.api_route("/health/live", methods=["GET", "HEAD"])
 async def live(request: Request) -> JSONResponse:
     """Return 200, or 503 for an orchestrator to restart the process: its engine is dead, or has long stalled."""
-    state = request.app.state
-    dead, stalled = state.engine_client.errored, state.ropeswitch.engine_watch.is_stalled(LIVE_TIMEOUTS)
-    status = "live" if LIFE.leaving else "dead" if dead else "stalled" if stalled else "live"
-    return JSONResponse({"status": status}, 200 if status == "live" else 503)
+    return _answer("live" if LIFE.leaving else _fault(request.app.state, LIVE_TIMEOUTS) or "live")
 
 
 @router.api_route("/health/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> JSONResponse:
     """Return 200 if requests are accepted, or 503: the process is shutting down, or its engine is dead or stalled."""
-    state = request.app.state
-    dead, stalled = state.engine_client.errored, state.ropeswitch.engine_watch.is_stalled()
-    status = "leaving" if LIFE.leaving else "dead" if dead else "stalled" if stalled else "ready"
-    return JSONResponse({"status": status}, 200 if status == "ready" else 503)
+    return _answer("leaving" if LIFE.leaving else _fault(request.app.state, 1) or "ready")
+
+
+def _fault(state: Any, timeouts: int) -> str | None:
+    return (
+        "dead"
+        if state.engine_client.errored
+        else "stalled"
+        if state.ropeswitch.engine_watch.is_stalled(timeouts)
+        else None
+    )
+
+
+def _answer(status: str) -> JSONResponse:
+    return JSONResponse({"status": status}, 200 if status in ("live", "ready") else 503)

@@ -3,6 +3,7 @@
 Only digests are kept, so that no key appears in arguments, in another process or in a log.
 """
 
+import argparse
 import hashlib
 import hmac
 import logging
@@ -45,16 +46,10 @@ def check_key(source: str, key: str) -> bytes:
     return digest(key.encode())
 
 
-def read_keys(path: str, flag: str = "--api-key-file") -> tuple[bytes, ...]:
-    """Return the digests of the keys in a file: one key per line, stripped; empty lines and ``#`` lines are skipped.
+def read_keys(path: str, flag: str = "--api-key-file") -> dict[bytes, int]:
+    """Return the digests of the keys in a file, each with the number of its line: one key per line, stripped.
 
-    Raises UsageError as :func:`numbered_keys` does.
-    """
-    return tuple(each for _, each in numbered_keys(path, flag))
-
-
-def numbered_keys(path: str, flag: str) -> list[tuple[int, bytes]]:
-    """Return the digests of the keys in a file that ``flag`` names, each with the number of its line.
+    Empty lines and ``#`` lines are skipped.
 
     Raises:
         UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
@@ -69,13 +64,10 @@ def numbered_keys(path: str, flag: str) -> list[tuple[int, bytes]]:
         raise UsageError(f"{flag}: {path!r} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{flag}: {path!r} must be a text file with one key per line") from error
-    keys = [
-        (number, check_key(f"{flag}: {path!r} line {number}", line))
-        for number, line in enumerate(lines, start=1)
-        if line and not line.startswith("#")
-    ]
-    if not 1 <= len(keys) <= MOST_KEYS:
-        raise UsageError(f"{flag}: {path!r} has {len(keys)} keys; from 1 to {MOST_KEYS} are allowed")
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
+    keys = {check_key(f"{flag}: {path!r} line {number}", line): number for number, line in numbered}
+    if not 1 <= len(numbered) <= MOST_KEYS:
+        raise UsageError(f"{flag}: {path!r} has {len(numbered)} keys; from 1 to {MOST_KEYS} are allowed")
     return keys
 
 
@@ -97,7 +89,7 @@ class KeyRing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._fixed, self._path, self._flag, self._clock = tuple(fixed), path, flag, clock
-        self._from_file: tuple[bytes, ...] = () if path is None else read_keys(path, flag)
+        self._from_file = {} if path is None else read_keys(path, flag)
         self._read_at = clock()
         # The last fault, which is logged once.
         self._fault: str | None = None
@@ -129,3 +121,10 @@ class KeyRing:
         wanted = digest(token)
         found = [each for each in (*self._fixed, *self._from_file) if hmac.compare_digest(each, wanted)]
         return found[0] if found else None
+
+
+def print_ids(args: argparse.Namespace) -> int:
+    """``ropeswitch keys id FILE``: print the ID of each key in a file with its line's number; return the exit code."""
+    for key_digest, number in read_keys(args.file, "FILE").items():
+        print(f"{key_id(key_digest)}  line {number}")
+    return 0

@@ -32,7 +32,7 @@ class Console:
     Args:
         versions: Of what is started; begins the first line.
         stage: The first stage of the start, at the end of that line.
-        hold: Whether to hold vLLM's log; otherwise it is printed as it comes, and our lines with it.
+        hold: Whether to hold vLLM's log back; otherwise it is printed whole as it comes.
 
     Attributes:
         output: Standard output, which has the access log of every process.
@@ -42,10 +42,8 @@ class Console:
         self._began = time.monotonic()
         self.output = Outlet(_STDOUT, '{{"dropped": {}}}\n')
         self.output.pump()
-        self._errors = Outlet(_STDERR, OURS + "standard error was not read in time: {} lines dropped\n")
-        self._held = HeldLog() if hold else None
-        if not hold:
-            self._errors.pump()
+        self._errors = Outlet(_STDERR, OURS + "{} lines dropped, as nobody read standard error\n")
+        self._held, self._whole = HeldLog(), not hold
         self._terminal = os.isatty(self._errors.fd)
         self._lines = LogLines()
         self._stage = stage
@@ -61,8 +59,8 @@ class Console:
 
     @property
     def path(self) -> str | None:
-        """The file that holds vLLM's log, or None where it is not held."""
-        return self._held.path if self._held else None
+        """The file that holds vLLM's log back, or None where it is printed."""
+        return None if self._whole else self._held.path
 
     @property
     def serving(self) -> bool:
@@ -82,19 +80,15 @@ class Console:
         self._ready = path
 
     def release(self) -> None:
-        """Print the log held so far, and stop holding it."""
+        """Print the log held so far, and all of it from now on."""
         with self._lock:
-            if (held := self._held) is None:
-                return
-            sys.stderr.flush()
-            self._errors.pump()
-            self._write(held.read(whole=True).decode(errors="replace"))
-            held.close(keep=False)
-            self._held = None
+            if not self._whole:
+                self._whole = True
+                self._write(self._held.read(whole=True).decode(errors="replace"))
 
     def keep(self) -> str | None:
         """Keep the held log after the end of the start; returns its file, or None where nothing is held."""
-        self._keep = self._held is not None
+        self._keep = not self._whole
         return self.path
 
     def close(self) -> None:
@@ -103,12 +97,10 @@ class Console:
         self._thread.join()
         sys.stdout.flush()
         sys.stderr.flush()
-        if self._held is not None:
-            self._errors.pump()
-            self._write("")
-            self._print(self._lines.feed(self._held.read() + b"\n"))
-            self._held.close(keep=self._keep)
-            self._held = None
+        os.dup2(self._errors.fd, _STDERR)
+        self._write("")
+        self._show(self._held.read() + b"\n" * (not self._whole))
+        self._held.close(keep=self._keep)
         self.output.close()
         self._errors.close()
 
@@ -121,13 +113,17 @@ class Console:
     def catch_up(self) -> None:
         """Print the new lines of the log, and the progress."""
         with self._lock:
-            if self._held is None:
-                return
-            self._print(self._lines.feed(self._held.read()))
-            if self.serving:
+            self._show(self._held.read())
+            if self.serving or self._whole:
                 self._held.cut()
             else:
                 self._show_progress(time.monotonic() - self._began)
+
+    def _show(self, log: bytes) -> None:
+        if self._whole:
+            self._errors.put(log)
+        else:
+            self._print(self._lines.feed(log))
 
     def _show_progress(self, seconds: float) -> None:
         status = f"{OURS}{self._stage} ({seconds:.0f} s)" + (f": {self._lines.last}" if self._lines.last else "")
@@ -151,9 +147,5 @@ class Console:
     def _write(self, text: str, status: str = "") -> None:
         """Print text in place of the line of progress, and a line of progress after it."""
         with self._lock:
-            data = ((_CLEAR if self._status else "") + text + status).encode(errors="replace")
+            self._errors.put(((_CLEAR if self._status else "") + text + status).encode(errors="replace"))
             self._status = status
-            if self._held is None:
-                os.write(_STDERR, data)  # the pump's pipe, in order with the log
-            else:
-                self._errors.put(data)

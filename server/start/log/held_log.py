@@ -37,7 +37,8 @@ class HeldLog:
         write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         os.dup2(write, _STDERR)
         os.close(write)
-        os.environ[STREAM] = "ext://sys.stderr"
+        self._streams = STREAM not in os.environ
+        os.environ.setdefault(STREAM, "ext://sys.stderr")
 
     def read(self, *, whole: bool = False) -> bytes:
         """Return the bytes written since the last call, or the whole file."""
@@ -58,7 +59,8 @@ class HeldLog:
 
     def close(self, *, keep: bool) -> None:
         """Close the file, to which child processes may still write; delete it unless it is to be kept."""
-        os.environ.pop(STREAM, None)
+        if self._streams:
+            os.environ.pop(STREAM, None)
         os.close(self._read)
         if not keep:
             with suppress(FileNotFoundError):

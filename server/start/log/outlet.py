@@ -1,19 +1,19 @@
 """A standard stream whose stalled reader holds up no process of the server: its lines are dropped and counted instead."""
 
 import os
-import threading
-from collections import deque
-from contextlib import suppress
+import time
 from multiprocessing import get_context
+from queue import SimpleQueue
+from threading import Thread
 
-# Maximum bytes that wait for a reader; a single longer line is written if nothing else waits.
+# Bytes that may wait for a reader before lines are dropped.
 MOST_BYTES = 4 << 20
 # Maximum seconds to write what is left at the end.
 LAST_SECONDS = 1.0
 
 
 class Outlet:
-    """Writes to the stream behind a standard descriptor, in a thread of its own.
+    """Writes to the stream behind a standard descriptor, in a thread of its own; only one thread at a time may put.
 
     Args:
         standard: The descriptor, 1 or 2.
@@ -27,69 +27,62 @@ class Outlet:
     def __init__(self, standard: int, dropped_line: str) -> None:
         self.fd, self._standard, self._dropped_line = os.dup(standard), standard, dropped_line
         self.dropped = get_context("spawn").RawValue("Q", 0)
-        self._waiting: deque[bytes] = deque()
-        self._bytes = self._missing = 0
-        self._changed = threading.Condition()
-        self._reader: threading.Thread | None = None
-        threading.Thread(target=self._write, daemon=True).start()
+        self._queue: SimpleQueue[bytes] = SimpleQueue()
+        # Each has one thread that changes it: bytes put and written, and dropped lines that were reported.
+        self._put = self._written = self._reported = 0
+        self._reader: Thread | None = None
+        Thread(target=self._write, daemon=True).start()
 
     def pump(self) -> None:
         """Have every process write to a pipe in place of the descriptor, which a thread reads without pause."""
         pipe, end = os.pipe()
         os.dup2(end, self._standard)
         os.close(end)
-        self._reader = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reader = Thread(target=self._read, args=(pipe,), daemon=True)
         self._reader.start()
 
     def put(self, data: bytes) -> None:
-        """Write whole lines, or drop them if too much waits; never blocks."""
-        with self._changed:
-            if self._missing or (self._waiting and self._bytes + len(data) > MOST_BYTES):
-                self._missing += data.count(b"\n")
-                self.dropped.value += data.count(b"\n")
-                return
-            self._waiting.append(data)
-            self._bytes += len(data)
-            self._changed.notify_all()
+        """Write whole lines, or drop them if too much waits, or others were dropped before them; never blocks."""
+        waiting = self._put - self._written
+        if waiting and (waiting > MOST_BYTES or self.dropped.value > self._reported):
+            self.dropped.value += data.count(b"\n")
+        else:
+            self._put += len(data)
+            self._queue.put(data)
 
     def close(self) -> None:
-        """Restore the descriptor after writing the rest; discard what its reader does not read in time."""
+        """Restore the descriptor; discard what the stream's reader does not read in time."""
         os.dup2(self.fd, self._standard)
         if self._reader is not None:
             self._reader.join(LAST_SECONDS)
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._waiting and not self._missing, LAST_SECONDS):
+        until = time.monotonic() + LAST_SECONDS
+        while self._put > self._written:
+            if time.monotonic() > until:
                 discard(self._standard)
+                return
+            time.sleep(0.01)
 
     def _read(self, pipe: int) -> None:
-        rest = bytearray()
-        while chunk := os.read(pipe, 1 << 16):
-            # A progress bar rewrites its line.
-            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
-            rest += chunk[:end]
-            if end:
-                self.put(bytes(rest))
-                rest.clear()
-            rest += chunk[end:]
-        self.put(bytes(rest))
-        os.close(pipe)
+        with open(pipe, "rb") as lines:
+            for line in lines:
+                self.put(line)
 
     def _write(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._missing)
-                if not self._waiting:
-                    self._waiting.append(self._dropped_line.format(self._missing).encode())
-                    self._bytes, self._missing = len(self._waiting[0]), 0
-                data = self._waiting[0]
-            # A closed terminal or pipe, which nobody reads any more, must not stop the server.
-            with suppress(OSError):
-                while data:
-                    data = data[os.write(self.fd, data) :]
-            with self._changed:
-                self.dropped.value += data.count(b"\n")
-                self._bytes -= len(self._waiting.popleft())
-                self._changed.notify_all()
+            data = self._queue.get()
+            try:
+                self._send(data)
+                if self._put == self._written + len(data) and (missing := self.dropped.value - self._reported):
+                    self._send(self._dropped_line.format(missing).encode())
+                    self._reported += missing
+            except OSError:
+                # Nobody reads any more, which must not stop the server; what comes is soon dropped.
+                return
+            self._written += len(data)
+
+    def _send(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self.fd, data) :]
 
 
 def discard(fd: int) -> None:

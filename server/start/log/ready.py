@@ -5,7 +5,6 @@ An API server process writes them to a file when it accepts connections; the com
 """
 
 import asyncio
-import ipaddress
 import json
 import os
 import shlex
@@ -64,22 +63,11 @@ def ready_lines(args: Namespace, kind: Kind) -> list[str]:
 def _warnings(args: Namespace) -> list[str]:
     front = args.ropeswitch_front
     if front.key_digests or front.key_file:
-        if front.metrics_digests or front.metrics_key_file:
-            return []
-        return ["warning: /metrics needs no key; set --metrics-key-file unless a gateway keeps it from clients"]
-    if args.uds or _is_loopback(args.host):
-        return []
-    return [
-        f"warning: anyone who reaches port {args.port} can use this server without a key; set --api-key-file, or "
-        "--host 127.0.0.1"
-    ]
-
-
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "::").is_loopback
-    except ValueError:
-        return False
+        text = "warning: /metrics needs no key; set --metrics-key-file unless a gateway keeps it from clients"
+        return [] if front.metrics_digests or front.metrics_key_file else [text]
+    text = f"warning: anyone who reaches port {args.port} needs no key; set --api-key-file, or --host 127.0.0.1"
+    local = args.uds or args.host in ("localhost", "::1") or (args.host or "").startswith("127.")
+    return [] if local else [text]
 
 
 def curl(url: str, args: Namespace, kind: Kind) -> str:

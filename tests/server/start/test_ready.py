@@ -84,7 +84,7 @@ def test_where_a_client_reaches_it(changes: dict[str, Any], expected: str) -> No
 @pytest.mark.parametrize(
     ("changes", "warned"),
     [
-        ({"host": None}, "anyone who reaches port 8000 can use this server"),
+        ({"host": None}, "anyone who reaches port 8000 needs no key"),
         ({"host": "0.0.0.0"}, "anyone who reaches port 8000"),
         ({"host": "gpu7"}, "anyone who reaches port 8000"),
         ({"host": "10.0.0.1"}, "anyone who reaches port 8000"),
