@@ -72,8 +72,7 @@ class Admission:
 
     def in_turn(self) -> Iterator[Request]:
         """Return the waiting requests that need only space to start, in the order of their clients' turns."""
-        found = (entry for entry in self._queue.in_turn() if not self.leaves_slot(entry))
-        return (entry[3] for entry in found if self.ready(entry[3]))
+        return (each[3] for each in self._queue.in_turn() if not self.leaves_slot(each) and self.ready(each[3]))
 
     def leaves_slot(self, entry: Entry) -> bool:
         """Whether a waiting request must leave the free slots to preempted ones, which resume first, or to other clients."""

@@ -6,7 +6,6 @@ It reads the engine only through ``engine.py`` and changes nothing: ``scheduler.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from math import ceil, inf
 
 import numpy as np
@@ -85,7 +84,7 @@ class LengthAware:
         now = self._clock()
         if now - self._last_recheck > RECHECK_SECONDS:
             self._last_recheck = now
-            for entry in list(islice(self.queue.in_turn(), RECHECKS)):
+            for entry in list(self.queue.in_turn())[:RECHECKS]:
                 self.queue.reorder(entry[3])
 
     def after_planning(self, output: SchedulerOutput, computed: Callable[[], list[int]], throttled: bool) -> None:

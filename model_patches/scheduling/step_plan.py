@@ -23,7 +23,7 @@ from ropeswitch.model_patches.scheduling.admission import Admission
 from ropeswitch.model_patches.scheduling.decision import StepDecision
 from ropeswitch.model_patches.scheduling.engine import Limits, SchedulerEngine, StepView
 from ropeswitch.model_patches.scheduling.step_cost import StepCost, chunk
-from ropeswitch.model_patches.scheduling.waiting_queue import WaitingQueue
+from ropeswitch.model_patches.scheduling.waiting_queue import Client, WaitingQueue
 
 # A chunk may always have up to twice this many tokens, whatever ran before.
 LEAST_KNOWN = 64
@@ -211,9 +211,11 @@ class StepPlan:
             entries = self._queue.by_length
             # The list is sorted by length within each priority; with several priorities, read it from its start.
             one = bool(entries) and entries[0][0] == entries[-1][0]
+            left: set[Client] = set()
             for entry in islice(entries, bisect_left(entries, at_least, key=itemgetter(1)) if one else 0, None):
-                request = entry[3]
-                if self.admission.leaves_slot(entry):
+                request, client = entry[3:]
+                if (client in left or self.admission.leaves_slot(entry)) and request not in self._queue.resuming:
+                    left.add(client)
                     continue
                 hit = self._queue.arrival(request).hit
                 yield Prefill(entry[:3], request, request.num_tokens - hit, hit, True)

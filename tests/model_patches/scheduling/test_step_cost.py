@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,9 +64,9 @@ class Prompt:
 
 def test_the_rest_of_a_prompt_is_predicted_at_its_position() -> None:
     """Once enough kinds of steps were measured; attention makes tokens dearer the later they come."""
-    unused: Any = None
+    engine: Any = SimpleNamespace(placement=lambda _: SimpleNamespace(client=None))
     limits = Limits(8192, 8192, 16, True, 0, 16, 1000, None, False)
-    planner = LengthAware(unused, False, lambda: 0.0)
+    planner = LengthAware(engine, False, lambda: 0.0)
     planner.calibrate(MEASURED, limits, WIDTH, TARGET, None)
     rest: Any = Prompt(20_000, 40_000)
     assert planner.prefill_seconds(rest) is None
