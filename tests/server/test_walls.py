@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ["--api-key", "attacker", "--api-key", "other", "--metrics-key", "scraper", "--shutdown-timeout", "5"]
+    flags = ["--api-key", "attacker", "other", "--metrics-key", "scraper", "--shutdown-timeout", "5"]
     with running(tmp_path_factory.mktemp("walls"), *flags) as server:
         yield server
 

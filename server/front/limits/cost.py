@@ -156,7 +156,7 @@ class GrammarTurns:
         self._starts: dict[int, float] = {}  # of the last grammars, by their hash
 
     async def wait(self, grammar: Mapping[str, Any]) -> None:
-        """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; one that is known needs none."""
+        """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
         now, known = time.monotonic(), hash(str(grammar))
         if (context := current.get()) is not None and known not in self._starts:
             self._free = {client: free for client, free in self._free.items() if free > now}
