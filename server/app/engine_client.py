@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
 from ropeswitch.model_patches.switch.engine import patching
@@ -92,6 +93,10 @@ class RopeClient(vllm_adapter.AsyncLLM):
     prompts: Prompts
     turns: GrammarTurns
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entering: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+
     def waits(self, request_id: str) -> bool | None:
         """Whether any answer of a request still waits for its prompt to be computed; None if the ID is unknown."""
         # Read with get: it is a defaultdict, and indexing would add the key.
@@ -117,11 +122,15 @@ class RopeClient(vllm_adapter.AsyncLLM):
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if (grammar := getattr(params, "structured_outputs", None)) is not None:
             await self.turns.wait(vars(grammar))
-        try:
-            return await super().add_request(request_id, prompt, params, *args, **kwargs)
-        except Exception as error:
-            shorten(error)
-            raise
+        # A client's list of prompts enters one prompt in each turn of the event loop, beside those of other clients.
+        client = context.client if (context := current.get()) is not None else b""
+        async with self._entering.setdefault(client, asyncio.Lock()):
+            await asyncio.sleep(0)
+            try:
+                return await super().add_request(request_id, prompt, params, *args, **kwargs)
+            except Exception as error:
+                shorten(error)
+                raise
 
     def shutdown(self, timeout: float | None = None) -> None:
         LIFE.leave(self)

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from vllm import PoolingParams, SamplingParams
@@ -128,6 +129,7 @@ def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest
 
     monkeypatch.setattr(AsyncLLM, "add_request", upstream)
     client: Any = RopeClient.__new__(RopeClient)
+    client._entering = {}
     with pytest.raises(VLLMValidationError) as raised:
         asyncio.run(client.add_request("r1", {}, SamplingParams()))
     assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
@@ -297,3 +299,29 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
             prompts.place([1], params, "r")
         assert refused.value.parameter == field and not admitted
     assert len(admitted) == 1
+
+
+def test_a_list_of_prompts_leaves_every_turn_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+
+    async def upstream(_: Any, request_id: str, *__: Any) -> None:
+        entered.append(request_id)
+
+    async def ask(client: bytes, request_id: str) -> None:
+        current.set(RequestContext(client=client))
+        await engine_client.add_request(request_id, {}, SamplingParams())
+
+    async def check() -> list[int]:
+        tasks = [asyncio.create_task(ask(b"a", f"a{number}")) for number in range(100)]
+        tasks.append(asyncio.create_task(ask(b"b", "b")))
+        turns = []
+        while not all(task.done() for task in tasks):
+            before = len(entered)
+            await asyncio.sleep(0)
+            turns.append(len(entered) - before)
+        return turns
+
+    monkeypatch.setattr(AsyncLLM, "add_request", upstream)
+    engine_client: Any = RopeClient.__new__(RopeClient)
+    engine_client._entering = WeakValueDictionary()
+    assert max(asyncio.run(check())) <= 2 and entered.index("b") < 3 and not engine_client._entering
