@@ -35,6 +35,10 @@ def _object(count: int, value: Callable[[int], Any] = lambda i: TEXT, required: 
     }
 
 
+def _every(value: Any) -> Callable[[int], Any]:
+    return lambda _: value
+
+
 def _limits(i: int) -> Any:
     return {"type": "number", "minimum": -i - 0.5, "maximum": 10**9 + i / 3}
 
@@ -44,10 +48,10 @@ SHAPES: dict[str, tuple[str, Callable[[int], Any]]] = {
     "required properties": ("json", _object),
     "optional properties": ("json", lambda n: _object(n, required=False)),
     "optional properties, at most 20": ("json", lambda n: _object(n, required=False, maxProperties=20)),
-    "alternatives": ("json", lambda n: {"anyOf": [_object(1, lambda j, i=i: {"const": i}) for i in range(n)]}),
+    "alternatives": ("json", lambda n: {"anyOf": [_object(1, _every({"const": i})) for i in range(n)]}),
     "references": (
         "json",
-        lambda n: {"$defs": {f"d{i}": _object(2, lambda j, i=i: {"$ref": f"#/$defs/d{(i + 1) % n}"}) for i in range(n)}}
+        lambda n: {"$defs": {f"d{i}": _object(2, _every({"$ref": f"#/$defs/d{(i + 1) % n}"})) for i in range(n)}}
         | {"$ref": "#/$defs/d0"},
     ),
     "two equal literals": ("json", lambda n: {"enum": ["a" * n, "a" * n + "b"]}),
