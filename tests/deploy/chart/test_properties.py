@@ -11,14 +11,15 @@ from vllm.config import KVTransferConfig
 from ropeswitch.model_patches.switch.kv.connectors import check_connector
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.start import flags
-from tests.deploy.chart.helm import (
-    CASES, CHART, Object, Values, case, containers, files, findings, one, read, render, templates, value_after,
-)  # fmt: skip
+from tests.deploy.chart import helm
+from tests.deploy.chart.helm import CASES, Object, Values, case, containers, one, render, templates
 from tests.deploy.chart.kinds import check
 
 VERSIONS = ["1.30", *(pytest.param(f"1.{minor}", marks=pytest.mark.full) for minor in range(31, 35)), "1.35"]
 # The two halves of a disaggregated pair, whose values the chart ships.
-HALVES = {role: {"model": "Qwen/Qwen3-8B", **read(CHART / f"values-{role}.yaml")} for role in ("prefill", "decode")}
+HALVES = {
+    role: {"model": "Qwen/Qwen3-8B", **helm.read(helm.CHART / f"values-{role}.yaml")} for role in ("prefill", "decode")
+}
 ALL: dict[str, Values] = {name: case(name) for name in CASES} | HALVES
 
 
@@ -47,7 +48,7 @@ def parsed(spec: Object, rank: str = "0") -> Namespace:
     in_cluster = {
         "$(LWS_LEADER_ADDRESS)": "demo-0.demo.llm",
         "$(LWS_WORKER_INDEX)": rank,
-        "/etc/ropeswitch/chat-template/chat-template.jinja": str(CHART / "values.yaml"),
+        "/etc/ropeswitch/chat-template/chat-template.jinja": str(helm.CHART / "values.yaml"),
     }
     args = [in_cluster.get(arg, arg) for arg in spec["containers"][0]["args"]]
     assert args[0] == "serve" and not any("$(" in arg for arg in args)
@@ -60,7 +61,7 @@ def servers(objects: list[Object]) -> Iterator[tuple[str, str, Object]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_and_the_operators_accept_every_object(values: Values, version: str) -> None:
-    assert findings(values, f"v{version}.0") == []
+    assert helm.findings(values, f"v{version}.0") == []
     objects = render(values, kubernetes=f"v{version}.0")
     for each in objects:
         check(each, version)
@@ -99,7 +100,7 @@ def test_no_key_and_no_variable_is_set_twice(values: Values) -> None:
     metrics = {name: {"labels": own} for name in ("serviceMonitor", "prometheusRule", "dashboards")}
     merged = {**values, "commonLabels": own, "podLabels": own, "metrics": {**values.get("metrics", {}), **metrics}}
     for each in (values, merged):
-        for path, text in files(each).items():
+        for path, text in helm.files(each).items():
             if path.endswith(".yaml"):
                 list(yaml.load_all(text, _OnceLoader))
     for _, _, template in templates(render(values)):
@@ -273,7 +274,7 @@ def test_prometheus_scrapes_every_server_once(values: Values) -> None:
         [volume] = [each for each in spec["volumes"] if each["name"] == "metrics-key"]
         credentials = endpoint["authorization"]["credentials"]
         assert credentials["name"] == volume["secret"]["secretName"]
-        assert value_after(spec, "--metrics-key-file").endswith(f"/{credentials['key']}")
+        assert helm.value_after(spec, "--metrics-key-file").endswith(f"/{credentials['key']}")
     else:
         assert "authorization" not in endpoint
 
@@ -282,7 +283,14 @@ def test_pods_run_where_the_user_wants_and_carry_the_users_labels(values: Values
     for _, component, template in templates(objects):
         # A load test's client need not be on a server's node.
         wanted = values.get("loadTest", {}) if component == "loadtest" else values
-        for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "schedulerName", "runtimeClassName"):
+        for key in (
+            "nodeSelector",
+            "tolerations",
+            "affinity",
+            "priorityClassName",
+            "schedulerName",
+            "runtimeClassName",
+        ):
             if component != "test" or key in ("nodeSelector", "tolerations"):
                 assert template["spec"].get(key) == wanted.get(key), key
         assert template["spec"].get("imagePullSecrets") == values.get("imagePullSecrets")

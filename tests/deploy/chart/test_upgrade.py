@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart.helm import CASES, CHART, HERE, Object, case, chart, findings, render
+from tests.deploy.chart.helm import CASES, CHART, HERE, Object, case, chart, containers, findings, render
 
 RELEASED = sorted((HERE / "released").glob("*.tgz"))
 
@@ -40,22 +40,18 @@ def without_news(now: dict[str, Any], before: dict[str, Any], version: str) -> N
     0.4.0 limits the memory of pods without a limit, and ends a stalled server sooner. 0.2.0 gave pods on one CPU rank a
     /dev/shm.
     """
-    for new, old in zip(now["containers"], before["containers"], strict=True):
+    bare = version == "0.1.0" and "shm" not in str(before["volumes"])
+    for new, old in zip(containers(now), containers(before), strict=True):
         if probe := new.get("livenessProbe"):
             assert probe.pop("terminationGracePeriodSeconds") == 60
-    for new, old in zip(
-        [*now["containers"], *now.get("initContainers", [])],
-        [*before["containers"], *before.get("initContainers", [])],
-        strict=True,
-    ):
         for kind in ("limits", "requests"):
             added, had = (each.get("resources", {}).get(kind) or {} for each in (new, old))
             assert had.items() <= added.items() and added.keys() - had.keys() <= {"memory"}
         if "resources" in new:
             new["resources"] = old["resources"]
-        if version == "0.1.0" and "shm" not in str(before["volumes"]):
+        if bare:
             new["volumeMounts"] = [each for each in new["volumeMounts"] if each["name"] != "shm"]
-    if version == "0.1.0" and "shm" not in str(before["volumes"]):
+    if bare:
         now["volumes"] = [each for each in now["volumes"] if each["name"] != "shm"]
 
 

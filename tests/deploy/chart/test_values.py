@@ -11,12 +11,15 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.rules.catalogue import RULES
 from ropeswitch.model_patches.switch.config.settings import POLICIES
-from tests.deploy.chart.helm import CASES, CHART, Values, case, chart, files, findings, notes, pod, read, render
+from tests.deploy.chart.helm import CASES, CHART, HERE, Values, case, chart, files, findings, notes, pod, read, render
 from tests.deploy.chart.kinds import check
 
 Path = tuple[str, ...]
 SCHEMA = read(CHART / "values.schema.json")
 DEFAULTS = read(CHART / "values.yaml")
+CHECKED = read(HERE / "checked.yaml")
+OTHERS: dict[str, Any] = CHECKED["others"]
+CONTEXTS: dict[str, Values] = CHECKED["contexts"]
 SCALARS = (True, 1, 1.5, 10**12, "", "text", "1")
 # Kubernetes' own objects, which its API checks, and what a chart above this one shares.
 OPEN = {"global", "affinity", "podSecurityContext", "securityContext"}
@@ -78,45 +81,6 @@ def test_unknown_keys_and_wrong_types_are_refused_everywhere() -> None:
         elif path[-1] not in OPEN:
             with pytest.raises(HelmValuesError):
                 chart().validate_schema(at(path, {"a": {"list of": ["maps"]}}))
-
-
-# Values that no rule below makes.
-OTHERS: dict[str, Any] = {
-    "affinity": {"nodeAffinity": {}}, "imagePullSecrets": [{"name": "a"}], "tolerations": [{"operator": "Exists"}],
-    "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}], "resources": {"claims": []},
-    "loadTest.resources.limits": {"memory": "9Gi"}, "loadTest.resources.requests": {"memory": "1Gi"}, "modelSource.objectStore.resources": {"limits": {"memory": "9Gi"}},
-    "loadTest.affinity": {"nodeAffinity": {}}, "loadTest.tolerations": [{"operator": "Exists"}],
-    "longPool.values": {"maxModelLen": 7}, "resourceClaims": [{"name": "a", "resourceClaimTemplateName": "b"}],
-    "topologySpread": [], "podSecurityContext": {"runAsUser": 7}, "securityContext": {"privileged": False},
-    "networkPolicy.from": [{"podSelector": {}}], "networkPolicy.extraIngress": [{"ports": [{"port": 7}]}],
-    "networkPolicy.extraEgress": [{"ports": [{"port": 7}]}], "gateway.parentRefs": [{"name": "a"}],
-    "ingress.tls": [{"secretName": "a"}], "inferencePool.objectives": [{"name": "a", "priority": 1}],
-    "server.extraEnv": [{"name": "A", "value": "a"}], "server.extraEnvFrom": [{"configMapRef": {"name": "a"}}],
-    "server.extraVolumes": [{"name": "a", "emptyDir": {}}], "server.extraArgs": ["--log-prompts", "--verbose"],
-    "server.extraVolumeMounts": [{"name": "tmp", "mountPath": "/a"}], "server.extraContainers": [{"name": "a", "image": "b"}],
-    "server.extraInitContainers": [{"name": "a", "image": "b"}], "loadTest.workloads": ["soak"],
-    "loadTest.argumentsByWorkload": {"chat": ["--seed=7"]}, "autoscaling.queuedTokensPerReplicaByClass": {"a": 7},
-    "publicPaths": ["/v1"], "updateStrategy.maxUnavailable": 1, "image.digest": "sha256:" + "7" * 64, "ladder": "ntk",
-    "modelSource.objectStore.uri": "s3://a/b", "fullnameOverride": "other", "autoscaling.keda.authModes": "basic",
-    "metrics.serviceMonitor.interval": "77s", "loadTest.url": "http://a", "loadTest.baseline": "http://a",
-    "autoscaling.keda.serverAddress": "http://a", "modelSource.objectStore.endpoint": "https://a",
-    "server.shutdownTimeout": 7, "gpuMemoryUtilization": 0.5, "autoscaling.minReplicas": 2,
-    "metrics.prometheusRule.runbookUrl": "https://a", "modelSource.cache.accessMode": "ReadWriteOnce",
-}  # fmt: skip
-# Effects that no case of the matrix shows by itself.
-CONTEXTS: dict[str, Values] = {
-    "gpusFromClaims": {"parallelism": {"gpusPerNode": 1}, "resources": {"claims": [{"name": "a"}]},
-                       "resourceClaims": [{"name": "a", "resourceClaimName": "b"}]},
-    "serviceAccount.name": {}, "parallelism.tensor": {}, "parallelism.nodes": {"parallelism": {"tensor": 2, "gpusPerNode": 1}},
-    "parallelism.gpusPerNode": {}, "parallelism.pipeline": {}, "inferencePool.enabled": {"inferencePool": {"endpointPicker": {"service": "a"}}},
-    "apiKeys.enabled": {"apiKeys": {"existingSecret": "a"}}, "tls.enabled": {"tls": {"existingSecret": "a"}},
-    "parallelism.decodeContext": {"parallelism": {"tensor": 2, "gpusPerNode": 2}},
-    "modelSource.type": {"model": "a", "modelSource": {"objectStore": {"uri": "s3://a/b"}}},
-    "autoscaling.hpa.enabled": {}, "autoscaling.keda.enabled": {"autoscaling": {"keda": {"serverAddress": "http://a"}}},
-    "metrics.dashboards.folder": {"metrics": {"dashboards": {"enabled": True}}},
-    "modelSource.cache.accessMode": {"model": "a/b", "modelSource": {"cache": {"create": True}},
-                                     "updateStrategy": {"maxSurge": 0, "maxUnavailable": 1}},
-}  # fmt: skip
 
 
 def other(path: Path) -> Any:
@@ -185,7 +149,12 @@ def test_null_means_the_default(place: Path) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["resources.limits", "affinity.nodeAffinity", "loadTest.argumentsByWorkload.chat", "longPool.values.server.extraEnv"],
+    [
+        "resources.limits",
+        "affinity.nodeAffinity",
+        "loadTest.argumentsByWorkload.chat",
+        "longPool.values.server.extraEnv",
+    ],
 )
 def test_null_is_absent_below_the_second_level(place: str) -> None:
     pools = {"longPool": {"enabled": True, "values": {}}}
@@ -232,77 +201,30 @@ def test_names_that_look_like_numbers_stay_text(odd: str) -> None:
     assert value == odd
 
 
-# Kubernetes' own objects, with a part that must be text, and parts that have another type.
-TEXTS = """
-tolerations: [{key: gpu, value: X}]
-server: {extraEnv: [{name: A, value: X}]}
-server: {extraEnvFrom: [{configMapRef: {name: X}}]}
-server: {extraVolumes: [{name: a, configMap: {name: X}}]}
-server: {extraVolumeMounts: [{name: a, mountPath: X}]}
-server: {extraContainers: [{name: a, image: a, env: [{name: A, value: X}]}]}
-server: {extraInitContainers: [{name: a, image: a, args: [X]}]}
-server: {extraArgs: [X]}
-affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, labelSelector: {matchLabels: {a: X}}}]}}
-networkPolicy: {from: [{podSelector: {matchLabels: {a: X}}}]}
-podLabels: {a: X}
-podAnnotations: {a: X}
-nodeSelector: {a: X}
-podSecurityContext: {seLinuxOptions: {level: X}}
-"""
-WRONG = """
-gateway: {enabled: true, parentRefs: [{name: a, port: "443"}]}
-server: {extraContainers: [{name: a, image: b, livenessProbe: {grpc: {port: "80"}}}]}
-server: {extraContainers: [{name: a, image: b, command: sh}]}
-server: {extraContainers: [{name: a, image: b, args: {a: b}}]}
-server: {extraContainers: [{name: a, image: [b]}]}
-server: {extraVolumes: [{name: a, configMap: x}]}
-networkPolicy: {from: [{ipBlock: 10.0.0.0/8}]}
-networkPolicy: {extraEgress: [{ports: {port: 443}}]}
-ingress: {tls: [{hosts: a.b}]}
-podSecurityContext: {sysctls: {a: b}}
-resources: {limits: {memory: 64GB}}
-resources: {limits: {cpu: -1}}
-extraObjects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: 1}}]
-ladderPolicy: longest
-nativeWindow: -1
-nativeWindow: 32k
-publicPaths: []
-publicPaths: [v1]
-inferencePool: {objectives: [{name: a}]}
-inferencePool: {endpointPicker: {failureMode: Open}}
-loadTest: {workloads: [Chat]}
-loadTest: {workloads: [chat, chat]}
-loadTest: {workloads: [a/b.yaml]}
-loadTest: {files: {a b: ""}}
-loadTest: {url: "server:8000"}
-loadTest: {baseline: "http://"}
-loadTest: {run: 0}
-loadTest: {results: {accessMode: ReadOnlyMany}}
-"""
-RIGHT = """
-server: {extraContainers: [{name: a, image: b, lifecycle: {preStop: {sleep: {seconds: 5}}}}]}
-server: {extraContainers: [{name: a, image: b, livenessProbe: {grpc: {port: 80}}}]}
-resources: {limits: {cpu: 500m, memory: 64Gi}, requests: {cpu: 1.5}}
-"""
+def replaced(node: Any, text: Any) -> Any:
+    """Return a value in which X is another one."""
+    if isinstance(node, dict):
+        return {key: replaced(value, text) for key, value in node.items()}
+    return [replaced(each, text) for each in node] if isinstance(node, list) else text if node == "X" else node
 
 
-@pytest.mark.parametrize("text", TEXTS.strip().splitlines())
-def test_numbers_are_refused_where_kubernetes_wants_text(text: str) -> None:
-    for odd in ("true", "0", "1.5", "1000000000000"):
+@pytest.mark.parametrize("values", CHECKED["texts"], ids=str)
+def test_numbers_are_refused_where_kubernetes_wants_text(values: Values) -> None:
+    for odd in (True, 0, 1.5, 10**12):
         with pytest.raises(HelmValuesError):
-            chart().validate_schema(yaml.safe_load(text.replace("X", odd)))
-        chart().validate_schema(yaml.safe_load(text.replace("X", f"'{odd}'")))
+            chart().validate_schema(replaced(values, odd))
+        chart().validate_schema(replaced(values, str(odd)))
 
 
-@pytest.mark.parametrize("text", WRONG.strip().splitlines())
-def test_what_kubernetes_or_the_server_would_refuse_is_refused(text: str) -> None:
-    with pytest.raises(HelmValuesError, match=text.partition(":")[0]):
-        chart().validate_schema(yaml.safe_load(text))
+@pytest.mark.parametrize("values", CHECKED["wrong"], ids=str)
+def test_what_kubernetes_or_the_server_would_refuse_is_refused(values: Values) -> None:
+    with pytest.raises(HelmValuesError, match=next(iter(values))):
+        chart().validate_schema(dict(values))
 
 
-@pytest.mark.parametrize("text", RIGHT.strip().splitlines())
-def test_what_kubernetes_accepts_is_accepted(text: str) -> None:
-    assert findings(yaml.safe_load(text)) == []
+@pytest.mark.parametrize("values", CHECKED["right"], ids=str)
+def test_what_kubernetes_accepts_is_accepted(values: Values) -> None:
+    assert findings(values) == []
 
 
 def test_the_schema_accepts_exactly_the_ladders_that_the_server_does() -> None:
@@ -310,7 +232,18 @@ def test_the_schema_accepts_exactly_the_ladders_that_the_server_does() -> None:
     for text in ("auto", "none", "yarn:64k,128k", "yarn:65536", "yarn:2x,4.5x", "ntk:1M", *rules):
         parse(text)
         chart().validate_schema({"ladder": text})
-    for text in ("yarm", "yarn:", "yarn:64k,", "yarn:,64k", "yarn:x", "yarn:64q", "auto:2x", "none:64k", "file:", " yarn"):
+    for text in (
+        "yarm",
+        "yarn:",
+        "yarn:64k,",
+        "yarn:,64k",
+        "yarn:x",
+        "yarn:64q",
+        "auto:2x",
+        "none:64k",
+        "file:",
+        " yarn",
+    ):
         with pytest.raises(FactorError):
             parse(text)
         with pytest.raises(HelmValuesError, match="ladder"):
@@ -336,7 +269,10 @@ def test_notes_warn_of_what_the_cluster_lacks_and_of_what_is_open() -> None:
     assert "ScaledObject" not in shown and "needs" not in notes(everything)
     pool = case("inference-pool")
     shown = notes({**pool, "networkPolicy": {"from": [{"podSelector": {}}]}}, apis=[])
-    assert "InferencePool (inferencePool) needs" in shown and "InferenceObjective (inferencePool.objectives) needs" in shown
+    assert (
+        "InferencePool (inferencePool) needs" in shown
+        and "InferenceObjective (inferencePool.objectives) needs" in shown
+    )
     assert "it must be in networkPolicy.from" in shown and "it must be in networkPolicy.from" not in notes(pool)
     keys = {"apiKeys": {"enabled": True, "existingSecret": "a"}, "service": {"type": "LoadBalancer"}}
     assert "makes /metrics public" in notes(keys) and "anyone who can reach" not in notes(keys)
