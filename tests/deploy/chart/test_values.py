@@ -11,7 +11,7 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.rules.catalogue import RULES
 from ropeswitch.model_patches.switch.config.settings import POLICIES
-from tests.deploy.chart.helm import CASES, CHART, HERE, Values, case, chart, files, findings, notes, pod, read, render
+from tests.deploy.chart.helm import CASES, CHART, HERE, Values, case, chart, files, findings, pod, read, render
 from tests.deploy.chart.kinds import check
 
 Path = tuple[str, ...]
@@ -255,28 +255,3 @@ def test_the_schema_accepts_exactly_the_ladders_that_the_server_does() -> None:
 def test_templates_fall_back_to_the_values_files_defaults() -> None:
     """Under ``--reuse-values``, Helm leaves out new defaults; templates have their own copy: values.yaml as sorted YAML."""
     assert (CHART / "files" / "defaults.yaml").read_text(encoding="utf-8") == yaml.safe_dump(DEFAULTS)
-
-
-def test_notes_warn_of_what_the_cluster_lacks_and_of_what_is_open() -> None:
-    everything = case("everything")
-    shown = notes(everything, apis=["keda.sh/v1alpha1"])
-    for line in (
-        "LeaderWorkerSet (several nodes) needs leaderworkerset", "HTTPRoute (gateway) needs gateway.networking.k8s.io/v1",
-        "ServiceMonitor (metrics.serviceMonitor) needs monitoring.coreos.com/v1", "Prometheus must be among them",
-        "it must allow 128 MiB", "Warning: the 2 load tests run at the same time",
-    ):  # fmt: skip
-        assert line in shown
-    assert "ScaledObject" not in shown and "needs" not in notes(everything)
-    pool = case("inference-pool")
-    shown = notes({**pool, "networkPolicy": {"from": [{"podSelector": {}}]}}, apis=[])
-    assert (
-        "InferencePool (inferencePool) needs" in shown
-        and "InferenceObjective (inferencePool.objectives) needs" in shown
-    )
-    assert "it must be in networkPolicy.from" in shown and "it must be in networkPolicy.from" not in notes(pool)
-    keys = {"apiKeys": {"enabled": True, "existingSecret": "a"}, "service": {"type": "LoadBalancer"}}
-    assert "makes /metrics public" in notes(keys) and "anyone who can reach" not in notes(keys)
-    assert "makes /metrics public" not in notes({**keys, "metrics": {"key": {"existingSecret": "a"}}})
-    assert "anyone who can reach the service can use it" in notes({})
-    assert "List the sets:\n\n  curl http://127.0.0.1:8000/v1/rope\n" in notes({})
-    assert "List the sets of the ladder yarn:64k,128k" in notes(case("ladder"))
