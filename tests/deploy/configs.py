@@ -1,7 +1,10 @@
 """Published configurations, cut to the fields that size a model, as on the Hugging Face hub."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.docs.pages import ROOT
 
@@ -80,3 +83,5 @@ DENSE = {
 }  # fmt: skip
 MOE = {"qwen3-30b-a3b": QWEN3_30B_A3B, "mixtral-8x7b": MIXTRAL_8X7B, "phi-3.5-moe": PHI35_MOE}
 ALL = DENSE | MOE
+# Input and layouts that the planner refuses, and why.
+REFUSED = yaml.safe_load((Path(__file__).parent / "plan_refused.yaml").read_text(encoding="utf-8"))

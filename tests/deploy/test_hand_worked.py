@@ -10,7 +10,7 @@ from ropeswitch.deploy.plan.layouts import Layout, Placement, broken_rule, place
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.weights import parameter_count
-from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_30B_A3B, SIX_PER_HEAD, Config
+from tests.deploy.configs import ALL, LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_30B_A3B, REFUSED, Config
 
 TWO_MILLION = 2_097_152
 KIB = 1024
@@ -130,40 +130,11 @@ def test_eight_bit_arithmetic_keeps_a_lower_bound() -> None:
     assert len(a100) == 1
 
 
-@pytest.mark.parametrize(
-    ("config", "layout", "rule"),
-    [
-        (
-            LLAMA2_7B,
-            Layout(16, 2),
-            "DCP 2: no KV head is replicated (TP 16 <= 32 KV heads): splitting heads already divides the KV evenly, and DCP "
-            "would gain nothing",
-        ),
-        (LLAMA2_7B, Layout(3), "TP 3: must divide the 32 query heads"),
-        (
-            MISTRAL_7B,
-            Layout(16, 4),
-            "DCP 4: TP 16 makes only 2 copies of each of the 8 KV heads, and DCP must not exceed",
-        ),
-        (MISTRAL_7B, Layout(16, 3), "DCP 3: must divide TP 16, whose ranks it regroups"),
-        (MISTRAL_7B, Layout(1, 1, 33), "PP 33: more stages than the 32 layers"),
-        (PHI4_MINI, Layout(12), "TP 12: must divide the 8 KV heads, or be a multiple of them"),
-        (PHI4_MINI, Layout(16), "TP 16: must divide the 24 query heads"),
-        (PHI4_MINI | {"vocab_size": 1, "num_attention_heads": 384}, Layout(128), "TP 128: must divide the vocabulary"),
-        (PHI4_MINI | {"intermediate_size": 8194}, Layout(4), "TP 4: must divide the MLP's 8194 columns"),
-        (MISTRAL_7B, Layout(8, 2), "DCP 2: no KV head is replicated (TP 8 <= 8 KV heads)"),
-        (SIX_PER_HEAD, Layout(12, 4), "DCP 4: must divide the 6 query heads of each KV head"),
-        (SIX_PER_HEAD, Layout(12, 6), None),
-        (MISTRAL_7B | {"sliding_window": 0}, Layout(16, 2), None),  # 0 is none, as in vLLM
-        (
-            MISTRAL_7B | {"num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128, "sliding_window": 9999},
-            Layout(4, 2),
-            "DCP 2: vLLM cannot shard the KV of layers with a sliding window (9999 tokens)",
-        ),
-    ],
-)
-def test_rules_name_their_numbers(config: Config, layout: Layout, rule: str | None) -> None:
-    found = broken_rule(shape_from_config("c", config), layout)
+@pytest.mark.parametrize(("name", "change", "layout", "rule"), REFUSED["layouts"])
+def test_a_rejected_layout_names_the_rule_and_its_numbers(
+    name: str, change: Config, layout: list[int], rule: str | None
+) -> None:
+    found = broken_rule(shape_from_config("c", ALL[name] | change), Layout(*layout))
     assert (found is None) if rule is None else (found or "").startswith(rule)
 
 
