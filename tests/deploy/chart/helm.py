@@ -126,3 +126,21 @@ def findings(values: Values, kubernetes: str = "v1.35.0", folder: Path = CHART) 
     """Return the warnings and errors of a strict ``helm lint``."""
     report = lint(folder, dict(values), strict=True, kube_version=kubernetes)
     return [str(each["error"]) for each in report["messages"] if each["severity"] > 1] + report["errors"]
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether a rendered part has what is wanted; expected.yaml describes the form."""
+    if wanted is None:
+        return True
+    if isinstance(wanted, dict):
+        if "count" in wanted:
+            return len(found) == wanted["count"]
+        if "exactly" in wanted:
+            return contains(found, wanted["exactly"]) and len(found) == len(wanted["exactly"])
+        return isinstance(found, dict) and all(key in found and contains(found[key], wanted[key]) for key in wanted)
+    if not isinstance(wanted, list):
+        return bool(found == wanted)
+    if all(isinstance(each, str) for each in wanted):
+        rest = iter(found) if isinstance(found, list) else found
+        return all(text in rest for text in wanted)
+    return all(any(contains(each, item) for each in found) for item in wanted)

@@ -12,28 +12,22 @@ from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.server.front.flags import BODY_BYTES, BODY_BYTES_PER_TOKEN
-from tests.deploy.chart.helm import HERE, OPTIONAL_APIS, Values, case, notes, one, pod, read, render, templates
+from tests.deploy.chart.helm import (
+    HERE,
+    OPTIONAL_APIS,
+    Values,
+    case,
+    contains,
+    notes,
+    one,
+    pod,
+    read,
+    render,
+    templates,
+)
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B
 
 GROUP = {"parallelism": {"tensor": 16, "nodes": 2, "gpusPerNode": 8}}
-
-
-def contains(found: Any, wanted: Any) -> bool:
-    """Whether a rendered part has what is wanted; expected.yaml describes the form."""
-    if wanted is None:
-        return True
-    if isinstance(wanted, dict):
-        if "count" in wanted:
-            return len(found) == wanted["count"]
-        if "exactly" in wanted:
-            return contains(found, wanted["exactly"]) and len(found) == len(wanted["exactly"])
-        return isinstance(found, dict) and all(key in found and contains(found[key], wanted[key]) for key in wanted)
-    if not isinstance(wanted, list):
-        return bool(found == wanted)
-    if all(isinstance(each, str) for each in wanted):
-        rest = iter(found) if isinstance(found, list) else found
-        return all(text in rest for text in wanted)
-    return all(any(contains(each, item) for each in found) for item in wanted)
 
 
 def picked(values: Values, name: str, apis: list[str]) -> Any:

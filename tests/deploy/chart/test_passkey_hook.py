@@ -67,10 +67,7 @@ def serve() -> Iterator[Any]:
 
             do_POST = do_GET
 
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        running.append(server)
+        running.append(server := ThreadingHTTPServer(("127.0.0.1", 0), Handler))
         threading.Thread(target=server.serve_forever).start()
         return f"http://127.0.0.1:{server.server_port}"
 
