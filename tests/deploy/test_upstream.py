@@ -155,12 +155,12 @@ def test_vllm_accepts_the_longest_sequence_of_the_plan_and_no_longer_one(
         for stage in range(layout.pipeline)
     ]
     model = model_config(tmp_path / "model", config, held.longest)
-    kv_cache(model, layout, available, layers, kv_dtype)
-    fitting = memory(shape, layout, A100, replace(asked, max_model_len=held.longest))
-    assert fitting.sequences == 1
-    assert concurrency(model, layout, available, layers, kv_dtype, held.longest // 3) == (
-        memory(shape, layout, A100, replace(asked, max_model_len=held.longest // 3)).sequences
-    )
+    made = kv_cache(model, layout, available, layers, kv_dtype)
+    fitting = [
+        memory(shape, layout, A100, replace(asked, max_model_len=n)).sequences
+        for n in (held.longest, held.longest // 3)
+    ]
+    assert fitting == [1, concurrency(*made, held.longest // 3)]
     with pytest.raises(ValueError, match="estimated maximum model length is"):
         kv_cache(model_config(tmp_path / "model", config, held.longest + 1), layout, available, layers, kv_dtype)
 
