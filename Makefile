@@ -16,7 +16,7 @@ BIN := .venv/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-platforms chart-golden docs-picture bench bench-scheduling bench-gpu bench-schedule lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -213,12 +213,6 @@ docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page
 
 docs-sizing: $(STAMP) ## Generate the sizing table of docs/deploy.md with the planner
 	@$(BIN)/python -m tests.deploy.sizing
-
-docs-platforms: $(STAMP) ## Render the platforms' charts (checkouts in CHARTS) with the values of deploy/, for the tests
-	@$(BIN)/python -m tests.deploy.platforms.rendered $(CHARTS)
-
-chart-golden: $(STAMP) ## Regenerate the chart's golden files after an intended change; then review the diff
-	@$(BIN)/python -m tests.deploy.chart.renew
 
 docs-picture: $(STAMP) $(CHROMIUM) ## Retake the picture of the status page, docs/ui.png
 	@$(BIN)/python -m tests.server.ui.picture docs/ui.png

@@ -1,7 +1,6 @@
 """Memory needs and capacity of a layout, and lower bounds on the time of a prompt and of a token.
 
-Every time here is a lower bound: the time of the arithmetic or of the bytes at the datasheet's peak rates, and nothing else.
-docs/planning.md derives each formula.
+A bound is the time of the arithmetic or of the bytes at the datasheet's peak rates. docs/planning.md derives each formula.
 """
 
 from dataclasses import dataclass
@@ -20,52 +19,30 @@ ALL_REDUCES = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """Requirements that a layout is planned for.
+    """Requirements that a layout is planned for."""
 
-    Attributes:
-        max_model_len: Maximum sequence length, in tokens.
-        kv_bytes: Bytes of one stored key or value.
-        memory_utilization: Share of a GPU's memory that vLLM may use, above 0 and up to 1.
-        reserve_gib: Assumed part of that share for activations, CUDA graphs, NCCL and the CUDA context, in GiB per GPU.
-    """
-
-    max_model_len: int
-    kv_bytes: int
-    memory_utilization: float
-    reserve_gib: float
+    max_model_len: int  # tokens
+    kv_bytes: int  # of one stored key or value
+    memory_utilization: float  # share of a GPU's memory that vLLM may use, above 0 and up to 1
+    reserve_gib: float  # assumed part of that share for activations, CUDA graphs, NCCL and the CUDA context, per GPU
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a replica's fullest GPU in bytes, and the replica's capacity.
-
-    Attributes:
-        weights: Bytes of weights.
-        kv_per_token: A GPU's share of the KV bytes per token; fractional, because it is an average under DCP.
-        kv_per_sequence: KV bytes of one full-length sequence, in whole blocks.
-        kv_available: Bytes left for KV, at least 0.
-        sequences: Full-length sequences that one replica holds at once.
-        capacity: Longest single sequence that fits, in tokens, regardless of ``max_model_len``.
-        longest: The same, at most ``max_model_len``.
-    """
+    """Memory of a replica's fullest GPU in bytes, and the replica's capacity."""
 
     weights: int
-    kv_per_token: float
-    kv_per_sequence: int
+    kv_per_token: float  # fractional, because it is an average under DCP
+    kv_per_sequence: int  # at full length, in whole blocks
     kv_available: int
-    sequences: int
-    capacity: int
-    longest: int
+    sequences: int  # at full length, that one replica holds at once
+    capacity: int  # tokens of the longest sequence that fits, regardless of max_model_len
+    longest: int  # the same, at most max_model_len
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds in seconds for one full-length sequence alone on one replica.
-
-    Attributes:
-        first_token: Time from the start of the prefill to the first token.
-        next_token: Time between two tokens while decoding.
-    """
+    """Lower bounds in seconds for one full-length sequence alone on one replica: to its first token, and between tokens."""
 
     first_token: float
     next_token: float
@@ -77,10 +54,9 @@ def token_bytes(shape: ModelShape, layout: Layout, layers: int, kv_bytes: int) -
 
 
 def blocks_per_sequence(shape: ModelShape, layout: Layout, tokens: int) -> int:
-    """Return the number of KV blocks a rank needs for a sequence of ``tokens`` tokens.
+    """Return a rank's KV blocks for a sequence of ``tokens`` tokens, at most the sliding window.
 
-    Follows ``max_memory_usage_bytes`` of vLLM's ``FullAttentionSpec``, which divides the tokens by DCP, and of
-    ``SlidingWindowSpec``, which adds a block. ``cli.py`` has already refused windows shorter than the sequence.
+    As ``max_memory_usage_bytes`` of vLLM's ``FullAttentionSpec`` (divided by DCP), or ``SlidingWindowSpec`` (a block more).
     """
     own = -(-tokens // layout.decode_context)
     return -(-own // BLOCK_SIZE) + (shape.sliding_window is not None)
@@ -111,10 +87,7 @@ def memory(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Memor
 
 
 def prefill_flops(shape: ModelShape, tokens: int) -> int:
-    """Return a prefill's operations: 2 per weight and token, 2 per value of q.k and of p.v, and one output row.
-
-    Token i attends to i tokens, so a layer has n(n + 1)/2 pairs; each costs ``4 * heads * head_dim``.
-    """
+    """Return a prefill's operations: 2 per weight and token, 4 per pair of tokens and value of a head, one output row."""
     layer = layer_weights(shape, 1, shape.active_experts).linear + shape.hidden * shape.experts
     linear = 2 * shape.layers * layer * tokens
     attention = shape.layers * 4 * shape.heads * shape.head_dim * (tokens * (tokens + 1) // 2)
@@ -122,17 +95,15 @@ def prefill_flops(shape: ModelShape, tokens: int) -> int:
 
 
 def bounds(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Bounds:
-    """Return lower bounds on time for one full-length sequence, alone on one replica.
-
-    First token: the maximum of compute, spread over all GPUs (stages work on different chunks at once); one read of the
-    weights; and the bytes a GPU must receive in the all-reduces, ``(TP - 1) / TP`` of the hidden states each.
-    Next token: each stage reads its weights and KV, or computes, one stage after another, so PP does not shorten it.
-    """
+    """Return lower bounds on time for one full-length sequence, alone on one replica."""
     tokens, tp = load.max_model_len, layout.tensor
-    peak = _peak(shape, gpu, load)
+    # The 8-bit peak if weights or KV are 8-bit, so that the bound remains valid.
+    eight_bits = (shape.weights.is_fp8 or load.kv_bytes == 1) and gpu.fp8_tflops
+    peak = max(gpu.bf16_tflops, gpu.fp8_tflops if eight_bits else 0) * 1e12
     bandwidth = gpu.memory_gb_per_s * 1e9
     weights = active_weights(shape, tp).bytes(shape)
     hidden_bytes = shape.layers * ALL_REDUCES * tokens * shape.hidden * DTYPE_BYTES
+    # Compute, as stages work on different chunks at once; one read of the weights; and what the all-reduces bring a GPU.
     first = max(
         prefill_flops(shape, tokens) / (layout.gpus * peak),
         weights / layout.pipeline / bandwidth,
@@ -140,10 +111,5 @@ def bounds(shape: ModelShape, layout: Layout, gpu: Gpu, load: Workload) -> Bound
     )
     kv = token_bytes(shape, layout, shape.layers, load.kv_bytes) * tokens / layout.decode_context
     flops = prefill_flops(shape, tokens) - prefill_flops(shape, tokens - 1) + 2 * shape.hidden * shape.vocab
+    # Stages work one after another, so PP does not shorten the next token.
     return Bounds(first, max((weights + kv) / bandwidth, flops / (tp * peak)))
-
-
-def _peak(shape: ModelShape, gpu: Gpu, load: Workload) -> float:
-    """Return the peak operations per second; the 8-bit peak if weights or KV are 8-bit, so that the bound remains valid."""
-    eight_bits = (shape.weights.is_fp8 or load.kv_bytes == 1) and gpu.fp8_tflops
-    return max(gpu.bf16_tflops, gpu.fp8_tflops if eight_bits else 0) * 1e12

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from ropeswitch.deploy.plan.model_shape import ModelShape
 from ropeswitch.deploy.plan.weights import padded_vocab
@@ -9,16 +10,10 @@ from ropeswitch.deploy.plan.weights import padded_vocab
 
 @dataclass(frozen=True)
 class Layout:
-    """The ranks of one replica. Decode context parallel needs no extra GPUs: it regroups the tensor-parallel ranks.
-
-    Attributes:
-        tensor: Tensor-parallel ranks (TP).
-        decode_context: Ranks that share one copy of the KV heads by tokens (DCP).
-        pipeline: Pipeline stages (PP).
-    """
+    """The ranks of one replica. Decode context parallel needs no extra GPUs: it regroups the tensor-parallel ranks."""
 
     tensor: int
-    decode_context: int = 1
+    decode_context: int = 1  # ranks that share one copy of the KV heads by tokens
     pipeline: int = 1
 
     @property
@@ -32,12 +27,9 @@ class Layout:
 def layouts(gpus: int) -> Iterator[Layout]:
     """Yield the candidate layouts for up to ``gpus`` GPUs: sizes that divide ``gpus``, and powers of two."""
     sizes = [size for size in range(1, gpus + 1) if gpus % size == 0 or size & (size - 1) == 0]
-    for tensor in sizes:
-        for pipeline in sizes:
-            if tensor * pipeline <= gpus:
-                for decode_context in sizes:
-                    if decode_context <= tensor:
-                        yield Layout(tensor, decode_context, pipeline)
+    for tensor, pipeline, decode_context in product(sizes, repeat=3):
+        if tensor * pipeline <= gpus and decode_context <= tensor:
+            yield Layout(tensor, decode_context, pipeline)
 
 
 def broken_rule(shape: ModelShape, layout: Layout) -> str | None:
@@ -48,24 +40,17 @@ def broken_rule(shape: ModelShape, layout: Layout) -> str | None:
     (``MergedColumnParallelLinear``, ``FusedMoE``), vocabulary (``VocabParallelEmbedding``). From the KV cache: windows under
     DCP (``SlidingWindowSpec``). vLLM accepts stages without a layer, but they only cost time, so they are refused too.
     """
-    return _tensor_rule(shape, layout) or _decode_context_rule(shape, layout) or _pipeline_rule(shape, layout)
-
-
-def _tensor_rule(shape: ModelShape, layout: Layout) -> str | None:
-    tp = layout.tensor
+    tp, dcp, kv_heads = layout.tensor, layout.decode_context, shape.kv_heads
     if shape.heads % tp:
         return f"TP {tp}: must divide the {shape.heads} query heads"
-    if max(tp, shape.kv_heads) % min(tp, shape.kv_heads):
-        return f"TP {tp}: must divide the {shape.kv_heads} KV heads, or be a multiple of them"
+    if max(tp, kv_heads) % min(tp, kv_heads):
+        return f"TP {tp}: must divide the {kv_heads} KV heads, or be a multiple of them"
     if shape.intermediate % tp:
         return f"TP {tp}: must divide the MLP's {shape.intermediate} columns"
     if padded_vocab(shape) % tp:
         return f"TP {tp}: must divide the vocabulary padded to 64, {padded_vocab(shape)} tokens"
-    return None
-
-
-def _decode_context_rule(shape: ModelShape, layout: Layout) -> str | None:
-    tp, dcp, kv_heads = layout.tensor, layout.decode_context, shape.kv_heads
+    if layout.pipeline > shape.layers:
+        return f"PP {layout.pipeline}: more stages than the {shape.layers} layers"
     if dcp == 1:
         return None
     if tp % dcp:
@@ -80,28 +65,16 @@ def _decode_context_rule(shape: ModelShape, layout: Layout) -> str | None:
             f"DCP {dcp}: TP {tp} makes only {tp // kv_heads} copies of each of the {kv_heads} KV heads, and DCP must not "
             "exceed that"
         )
-    if shape.queries_per_kv_head % dcp:
-        return f"DCP {dcp}: must divide the {shape.queries_per_kv_head} query heads of each KV head"
+    if (queries := shape.heads // kv_heads) % dcp:
+        return f"DCP {dcp}: must divide the {queries} query heads of each KV head"
     if shape.sliding_window is not None:
         return f"DCP {dcp}: vLLM cannot shard the KV of layers with a sliding window ({shape.sliding_window} tokens)"
     return None
 
 
-def _pipeline_rule(shape: ModelShape, layout: Layout) -> str | None:
-    if layout.pipeline > shape.layers:
-        return f"PP {layout.pipeline}: more stages than the {shape.layers} layers"
-    return None
-
-
 @dataclass(frozen=True)
 class Placement:
-    """Placement of a layout's replicas on nodes.
-
-    Attributes:
-        nodes: Nodes per replica.
-        gpus_per_node: GPUs that one replica uses on each of its nodes.
-        replicas: Number of replicas that fit on the GPUs.
-    """
+    """Placement of a layout's replicas: nodes of one replica, its GPUs on each, and replicas that fit on the GPUs."""
 
     nodes: int
     gpus_per_node: int
@@ -109,14 +82,9 @@ class Placement:
 
 
 def place(layout: Layout, gpus: int, node_size: int) -> Placement | str:
-    """Place the replicas of a layout on nodes, or return the reason why none fits.
+    """Place the replicas of a layout on nodes of ``node_size`` GPUs and one with the rest, or return why none fits.
 
     vLLM starts the same number of ranks on every node of a replica (``ParallelConfig.local_world_size``).
-
-    Args:
-        layout: Layout of one replica.
-        gpus: Number of GPUs, in full nodes plus one node with the remainder.
-        node_size: GPUs per full node.
     """
     full_nodes, rest = divmod(gpus, node_size)
     if layout.gpus <= node_size:

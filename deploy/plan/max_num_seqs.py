@@ -11,13 +11,9 @@ from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, po
 
 @dataclass(frozen=True)
 class Reserved:
-    """Memory that vLLM reserves at start-up for the sequences of a replica.
+    """Memory that vLLM reserves at startup for the sequences of a replica: host memory of a pod, and tables on each GPU.
 
-    Attributes:
-        max_num_seqs: Number of sequences; 0 if not even one fits.
-        host_bytes: Host memory of one pod, which is one node of the replica.
-        table_bytes: Memory of each GPU for block tables.
-        missing: Why vLLM's default, or a single sequence, does not fit, with numbers; empty if the default fits.
+    ``max_num_seqs`` is 0 if not one sequence fits. ``missing`` says why vLLM's default, or a single sequence, does not fit.
     """
 
     max_num_seqs: int
@@ -27,15 +23,7 @@ class Reserved:
 
 
 def reserve(layout: Layout, placement: Placement, gpu: Gpu, load: Workload, pod_memory: int | None) -> Reserved:
-    """Choose ``--max-num-seqs`` for a layout on the V2 model runner, vLLM's default on GPUs.
-
-    Args:
-        layout: Ranks of one replica.
-        placement: Placement of the ranks.
-        gpu: Kind of GPU.
-        load: Requirements to plan for.
-        pod_memory: Host memory of one pod in bytes; None if unknown.
-    """
+    """Choose ``--max-num-seqs`` on the V2 model runner, vLLM's default on GPUs; ``pod_memory`` in bytes, None if unknown."""
     each = SequenceMemory(load.max_model_len, BLOCK_SIZE, layout.decode_context)
     ranks = placement.gpus_per_node
     # vLLM allocates the tables after the KV cache has taken its share of the GPU.
@@ -52,8 +40,7 @@ def reserve(layout: Layout, placement: Placement, gpu: Gpu, load: Workload, pod_
         return ""
 
     default = server_defaults(gpu)[1]
-    if (count := most(lambda sequences: not missing(sequences), default)) == 0:
-        return Reserved(0, each.host_bytes(1) * ranks, each.device_bytes(1), missing(1))
-    count = power_of_two(count)
-    why = "" if count == default else missing(default)
-    return Reserved(count, each.host_bytes(count) * ranks, each.device_bytes(count), why)
+    count = most(lambda sequences: not missing(sequences), default)
+    count = power_of_two(count) if count else 0
+    why = "" if count == default else missing(default if count else 1)
+    return Reserved(count, each.host_bytes(count or 1) * ranks, each.device_bytes(count or 1), why)

@@ -14,22 +14,23 @@ from ropeswitch.model_patches.switch.models.unsupported import check_model, chec
 from ropeswitch.server.start.model_folder import check_fields, check_model_folder, expanded, is_gguf, read_config
 
 
-def as_path(model: str) -> Path:
-    """Return MODEL as a path, which need not exist.
+def read_model(model: str) -> tuple[str, dict[str, Any]]:
+    """Return the config's name in messages, and its values; a UsageError names the file, the field and the value.
 
-    Raises:
-        UsageError: for the home folder of an unknown user.
+    ``model`` is a folder, a ``config.json``, or a hub name whose config is in the local cache.
     """
-    return expanded("MODEL", model)
+    path = _find(model)
+    name = f"MODEL: {str(path)!r}"
+    config = read_config(name, path)
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list | None) or not all(isinstance(each, str) for each in architectures or ()):
+        raise UsageError(f"{name}: architectures: must be a list of names")
+    check_fields(name, config)
+    return name, config
 
 
-def find_config(model: str) -> Path:
-    """Return the ``config.json`` of MODEL: a folder, the file itself, or a hub name whose config is in the local cache.
-
-    Raises:
-        UsageError: if it does not exist, naming what is missing.
-    """
-    path = as_path(model)
+def _find(model: str) -> Path:
+    path = expanded("MODEL", model)
     if path.is_file() and not is_gguf(path):
         return path
     check_model_folder(model)
@@ -53,38 +54,12 @@ def find_config(model: str) -> Path:
     return Path(cached)
 
 
-def read_model(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the config's name in messages, and its values.
-
-    Raises:
-        UsageError: naming the file, the field, its value and what is allowed.
-    """
-    name = f"MODEL: {str(path)!r}"
-    config = read_config(name, path)
-    architectures = config.get("architectures")
-    if architectures is not None and not (
-        isinstance(architectures, list) and all(isinstance(x, str) for x in architectures)
-    ):
-        raise UsageError(f"{name}: architectures: must be a list of names")
-    check_fields(name, config)
-    return name, config
-
-
 def find_ladder(
     name: str, config: dict[str, Any], choice: Choice, max_model_len: int | None, native_window: int | None
 ) -> MadeLadder:
-    """Return the ladder that ``ropeswitch serve`` would build for a model.
+    """Return the ladder that ``ropeswitch serve`` would build for a config of a known family, called ``name`` in messages.
 
-    Args:
-        name: Name of the config in messages.
-        config: Values of the config; ``model_type`` is one of :data:`~ropeswitch.deploy.plan.families.FAMILIES`.
-        choice: Value of ``--ladder`` or ``--factors``.
-        max_model_len: Maximum sequence length in tokens; None for the ladder's end.
-        native_window: Window the model was trained with, in tokens, if the user gives it.
-
-    Raises:
-        UsageError: if the ladder cannot rotate the model, or ends before ``max_model_len``.
-        FactorError: for an invalid factor file, rule or length, or invalid values in the config.
+    Lengths are in tokens, None where the user states none. A UsageError or FactorError names what the ladder cannot serve.
     """
     if rope_parameters(config).get("rope_theta") is None:
         config = config | {"rope_theta": FAMILIES[config["model_type"]].default_theta}

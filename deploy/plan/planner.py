@@ -11,21 +11,13 @@ from ropeswitch.deploy.plan.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class Cluster:
-    """The available GPUs and the target they must meet.
-
-    Attributes:
-        gpu: Kind of GPU.
-        gpus: Number of GPUs.
-        node_size: GPUs per node.
-        target_concurrency: Full-length sequences that must fit at once, over all replicas.
-        node_memory: Host memory of a node in bytes; None if unknown.
-    """
+    """The available GPUs and the target they must meet."""
 
     gpu: Gpu
     gpus: int
     node_size: int
-    target_concurrency: int
-    node_memory: int | None = None
+    target_concurrency: int  # full-length sequences that must fit at once, over all replicas
+    node_memory: int | None = None  # host memory of a node in bytes, if known
 
     def pod_memory(self, placement: Placement) -> int | None:
         """Return the host memory of one pod in bytes, on a node full of such pods; None if unknown."""
@@ -36,12 +28,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Refused:
-    """A layout that vLLM rejects, or that cannot be placed on the nodes.
-
-    Attributes:
-        layout: The layout.
-        rule: The broken rule, with its numbers.
-    """
+    """A layout that vLLM rejects, or that cannot be placed on the nodes, and the broken rule with its numbers."""
 
     layout: Layout
     rule: str
@@ -49,16 +36,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout that vLLM accepts.
-
-    Attributes:
-        layout: Layout of one replica.
-        placement: Placement of the replicas.
-        memory: Memory of a GPU and capacity of a replica.
-        reserved: Memory reserved for a replica's sequences.
-        bounds: Lower bounds on time.
-        verdict: ``fits``, or what is missing, with numbers.
-    """
+    """A layout that vLLM accepts; the verdict is ``fits``, or what is missing, with numbers."""
 
     layout: Layout
     placement: Placement
@@ -79,19 +57,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """The result for every layout.
+    """The result for every layout."""
 
-    Attributes:
-        candidates: Layouts that vLLM accepts, best first.
-        refused: All other layouts.
-        recommended: The first candidate that fits, or None.
-        fewest_gpus: The fewest GPUs that meet the target with any listed layout, or None.
-    """
-
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # best first
     refused: tuple[Refused, ...]
-    recommended: Candidate | None
-    fewest_gpus: int | None
+    recommended: Candidate | None  # the first that fits
+    fewest_gpus: int | None  # that meet the target with any candidate
 
 
 FITS = "fits"
@@ -111,7 +82,12 @@ def make_plan(shape: ModelShape, cluster: Cluster, load: Workload) -> Plan:
             refused.append(Refused(layout, placement))
         else:
             candidates.append(_candidate(shape, cluster, load, layout, placement))
-    candidates.sort(key=lambda candidate: _rank(candidate, cluster))
+    candidates.sort(
+        key=lambda each: (
+            *(not each.fits, each.layout.tensor > cluster.node_size, each.bounds.first_token, each.bounds.next_token),
+            *(-each.sequences, each.layout.decode_context, each.layout.tensor),
+        )
+    )
     fitting = [candidate for candidate in candidates if candidate.fits]
     needs = [
         candidate.layout.gpus * -(-cluster.target_concurrency // candidate.memory.sequences) for candidate in fitting
@@ -124,32 +100,14 @@ def _candidate(shape: ModelShape, cluster: Cluster, load: Workload, layout: Layo
     held = memory(shape, layout, cluster.gpu, load)
     if reserved.max_num_seqs:
         held = replace(held, sequences=min(held.sequences, reserved.max_num_seqs))
-    verdict = _verdict(cluster, held, reserved, placement.replicas)
-    return Candidate(layout, placement, held, reserved, bounds(shape, layout, cluster.gpu, load), verdict)
-
-
-def _verdict(cluster: Cluster, held: Memory, reserved: Reserved, replicas: int) -> str:
+    verdict, total = FITS, held.sequences * placement.replicas
     if held.kv_available == 0:
-        return f"the weights do not fit: {held.weights / GIB:.2f} GiB per GPU"
-    if held.sequences == 0:
-        return (
-            f"does not fit: {held.kv_per_sequence / GIB:.2f} GiB of KV needed, {held.kv_available / GIB:.2f} GiB free; "
-            f"at most {held.longest} tokens"
-        )
-    if reserved.max_num_seqs == 0:
-        return f"does not fit: {reserved.missing}"
-    if (total := held.sequences * replicas) < cluster.target_concurrency:
-        return f"holds {total} of the {cluster.target_concurrency} target sequences"
-    return FITS
-
-
-def _rank(candidate: Candidate, cluster: Cluster) -> tuple[bool, bool, float, float, int, int, int]:
-    return (
-        not candidate.fits,
-        candidate.layout.tensor > cluster.node_size,
-        candidate.bounds.first_token,
-        candidate.bounds.next_token,
-        -candidate.sequences,
-        candidate.layout.decode_context,
-        candidate.layout.tensor,
-    )
+        verdict = f"the weights do not fit: {held.weights / GIB:.2f} GiB per GPU"
+    elif held.sequences == 0:
+        needed, free = held.kv_per_sequence / GIB, held.kv_available / GIB
+        verdict = f"does not fit: {needed:.2f} GiB of KV needed, {free:.2f} GiB free; at most {held.longest} tokens"
+    elif reserved.max_num_seqs == 0:
+        verdict = f"does not fit: {reserved.missing}"
+    elif total < cluster.target_concurrency:
+        verdict = f"holds {total} of the {cluster.target_concurrency} target sequences"
+    return Candidate(layout, placement, held, reserved, bounds(shape, layout, cluster.gpu, load), verdict)

@@ -1,6 +1,6 @@
 """Formats a plan as text for people, and as plain JSON values for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ropeswitch.deploy.plan.costs import GIB, Workload, prefill_flops
@@ -13,49 +13,6 @@ from ropeswitch.factors.text_table import table
 from ropeswitch.server.start.fit.memory import gib
 
 KIB = 1024
-HEADER = (
-    "TP",
-    "DCP",
-    "PP",
-    "replicas",
-    "weights GiB/GPU",
-    "KV KiB/token/GPU",
-    "KV GiB/GPU at full length",
-    "sequences",
-    "first token >=",
-    "next token >=",
-    "verdict",
-)
-
-
-def text(
-    shape: ModelShape,
-    cluster: Cluster,
-    load: Workload,
-    made: MadeLadder,
-    plan: Plan,
-    command: Sequence[str] | None,
-) -> str:
-    """Return the whole report as text.
-
-    Args:
-        shape: The model.
-        cluster: The GPUs.
-        load: Requirements to plan for.
-        made: Ladder to serve with.
-        plan: Results for the layouts.
-        command: Words of the recommended command, or None if no layout fits.
-    """
-    parts = ["\n".join(_asked(shape, cluster, load)), "\n".join(made.lines(load.max_model_len))]
-    parts.append(table([HEADER, *(_row(each) for each in plan.candidates)]))
-    if plan.refused:
-        parts.append(
-            "\n".join(["Rejected layouts:", *(f"  {line}" for line in _grouped([r.rule for r in plan.refused]))])
-        )
-    parts.append(sequence_parallel(shape))
-    parts.append(_recommended(cluster, plan, command))
-    parts.append(_assumptions(load))
-    return "\n\n".join(parts)
 
 
 def seconds(value: float) -> str:
@@ -65,22 +22,43 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
 
 
-def sequence_parallel(shape: ModelShape) -> str:
-    """Return text that explains where splitting a sequence over ranks applies for this model."""
-    heads = "1 KV head" if shape.kv_heads == 1 else f"{shape.kv_heads} KV heads"
-    return (
-        f"Sequence parallel (DCP) applies where TP exceeds the model's {heads}: instead of replicating a head, ranks then\n"
-        f"share its tokens. Up to TP {shape.kv_heads}, splitting heads already divides the KV evenly."
-    )
+# The table's columns: header, field of `_json_row`, and format or unit.
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("TP", "tensor", str),
+    ("DCP", "decode_context", str),
+    ("PP", "pipeline", str),
+    ("replicas", "replicas", str),
+    ("weights GiB/GPU", "weight_bytes_per_gpu", lambda size: f"{size / GIB:.2f}"),
+    ("KV KiB/token/GPU", "kv_bytes_per_token_per_gpu", lambda size: f"{size / KIB:g}"),
+    ("KV GiB/GPU at full length", "kv_bytes_per_sequence_per_gpu", lambda size: f"{size / GIB:.2f}"),
+    ("sequences", "sequences", str),
+    ("first token >=", "first_token_seconds", seconds),
+    ("next token >=", "next_token_seconds", seconds),
+    ("verdict", "verdict", str),
+)
+
+
+def text(shape: ModelShape, cluster: Cluster, load: Workload, made: MadeLadder, plan: Plan, command: str | None) -> str:
+    """Return the whole report as text; ``command`` is the recommended command, quoted, None if no layout fits."""
+    rows = [[shown(row[field]) for _, field, shown in COLUMNS] for row in map(_json_row, plan.candidates)]
+    parts = [
+        _asked(shape, cluster, load),
+        made.lines(load.max_model_len),
+        [table([[header for header, _, _ in COLUMNS], *rows])],
+        _grouped([each.rule for each in plan.refused]),
+        _recommended(cluster, plan, command),
+        [
+            "Times are lower bounds, not estimates: one sequence alone, nothing cached, datasheet peaks, no queueing.",
+            f"Memory assumes {load.reserve_gib:g} GiB per GPU (--reserve-gib) for activations, CUDA graphs, NCCL and the "
+            f"CUDA context, within the {load.memory_utilization:g} that vLLM may use.",
+            "Replicas are separate servers. docs/planning.md lists every formula.",
+        ],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def as_json(
-    shape: ModelShape,
-    cluster: Cluster,
-    load: Workload,
-    made: MadeLadder,
-    plan: Plan,
-    command: Sequence[str] | None,
+    shape: ModelShape, cluster: Cluster, load: Workload, made: MadeLadder, plan: Plan, command: Sequence[str] | None
 ) -> dict[str, Any]:
     """Return the report as plain values; sizes are in bytes, times are lower bounds in seconds."""
     return {
@@ -139,70 +117,40 @@ def _grouped(rules: Sequence[str]) -> list[str]:
         name, _, reason = rule.partition(": ")
         word, _, number = name.rpartition(" ")
         numbers.setdefault((word, reason), {})[number] = None
-    return [f"{word} {', '.join(found)}: {reason}" for (word, reason), found in numbers.items()]
+    lines = [f"  {word} {', '.join(found)}: {reason}" for (word, reason), found in numbers.items()]
+    return ["Rejected layouts:", *lines] if lines else []
 
 
-def _row(candidate: Candidate) -> tuple[str, ...]:
-    layout, held, bounds = candidate.layout, candidate.memory, candidate.bounds
-    return (
-        str(layout.tensor),
-        str(layout.decode_context),
-        str(layout.pipeline),
-        str(candidate.placement.replicas),
-        f"{held.weights / GIB:.2f}",
-        f"{held.kv_per_token / KIB:g}",
-        f"{held.kv_per_sequence / GIB:.2f}",
-        str(candidate.sequences),
-        seconds(bounds.first_token),
-        seconds(bounds.next_token),
-        candidate.verdict,
-    )
-
-
-def _recommended(cluster: Cluster, plan: Plan, command: Sequence[str] | None) -> str:
+def _recommended(cluster: Cluster, plan: Plan, command: str | None) -> list[str]:
     if plan.recommended is None or command is None:
-        return (
+        return [
             f"No layout of {cluster.gpus} x {cluster.gpu.name} meets the target of {cluster.target_concurrency} such "
-            "sequences. Use more GPUs, GPUs with more memory,\na shorter --max-model-len or an 8-bit --kv-cache-dtype."
-        )
+            "sequences. Use more GPUs, GPUs with more memory,",
+            "a shorter --max-model-len or an 8-bit --kv-cache-dtype.",
+        ]
     layout, place = plan.recommended.layout, plan.recommended.placement
     where = f"{place.nodes} node{'s' if place.nodes > 1 else ''} x {place.gpus_per_node} GPUs"
     lines = [
         f"Recommended: {layout}; {place.replicas} replica{'s' if place.replicas > 1 else ''} of {where}.",
-        "  ropeswitch " + " ".join(command),
+        f"  ropeswitch {command}",
     ]
     if place.nodes > 1:
         lines.append(
             f"  Run it on each node of a replica, with --node-rank 0, 1, ... and the address of node 0 for {HEAD_ADDRESS}."
         )
-    lines += _sequences(plan.recommended, cluster)
-    if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
-        lines.append(f"The target needs only {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others add speed.")
-    return "\n".join(lines)
-
-
-def _sequences(chosen: Candidate, cluster: Cluster) -> list[str]:
-    """Return lines on the memory that ``--max-num-seqs`` reserves, and why it is below vLLM's default."""
-    reserved = chosen.reserved
+    reserved = plan.recommended.reserved
     node = "" if cluster.node_memory is None else f" (node: {gib(cluster.node_memory)})"
-    lines = [
+    lines.append(
         f"--max-num-seqs {reserved.max_num_seqs} reserves {gib(reserved.host_bytes)} of host memory per pod{node}, and "
         f"{gib(reserved.table_bytes)} per GPU for block tables."
-    ]
+    )
     if reserved.missing:
         lines.append(f"vLLM's default does not fit: {reserved.missing}.")
     elif cluster.node_memory is None:
         lines.append("Host memory was not checked; set --node-memory-gib to check it.")
+    if plan.fewest_gpus is not None and plan.fewest_gpus < cluster.gpus:
+        lines.append(f"The target needs only {plan.fewest_gpus} of the {cluster.gpus} GPUs; the others add speed.")
     return lines
-
-
-def _assumptions(load: Workload) -> str:
-    return (
-        "Times are lower bounds, not estimates: one sequence alone, nothing cached, datasheet peaks, no queueing.\n"
-        f"Memory assumes {load.reserve_gib:g} GiB per GPU (--reserve-gib) for activations, CUDA graphs, NCCL and the CUDA "
-        f"context, within the {load.memory_utilization:g} that vLLM may use.\n"
-        "Replicas are separate servers. docs/planning.md lists every formula."
-    )
 
 
 def _kv_bytes(shape: ModelShape, load: Workload) -> int:

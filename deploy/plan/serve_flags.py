@@ -13,61 +13,47 @@ HEAD_ADDRESS = "HEAD_ADDRESS"
 
 @dataclass(frozen=True)
 class Serving:
-    """Serving options, as the user gave them.
-
-    Attributes:
-        model: MODEL for ``serve``.
-        max_model_len: Maximum sequence length, in tokens.
-        memory_utilization: Share of a GPU's memory that vLLM may use.
-        kv_cache_dtype: Type of the KV cache, a value of vLLM's flag.
-        choice: Value of ``--ladder`` or ``--factors``; None for the automatic ladder.
-        native_window: Window the model was trained with, in tokens, if the user gives it.
-        policy: Value of ``--ladder-policy``, or None for the server's default.
-    """
+    """Serving options, as the user gave them."""
 
     model: str
     max_model_len: int
     memory_utilization: float
     kv_cache_dtype: str
-    choice: Choice | None = None
+    choice: Choice | None = None  # of --ladder or --factors
     native_window: int | None = None
-    policy: str | None = None
+    policy: str | None = None  # of --ladder-policy
 
 
 def serve_flags(serving: Serving, chosen: Candidate) -> list[str]:
     """Return the arguments after ``ropeswitch`` for a replica's first node; other nodes differ only in ``--node-rank``."""
-    flags = ["serve", serving.model]
-    if serving.choice is not None and serving.choice.path is not None:
-        flags += ["--factors", serving.choice.path]
-    elif serving.choice is not None:
-        flags += ["--ladder", serving.choice.text]
-    if serving.native_window is not None:
-        flags += ["--native-window", str(serving.native_window)]
-    if serving.policy is not None:
-        flags += ["--ladder-policy", serving.policy]
-    flags += ["--max-model-len", str(serving.max_model_len)]
-    flags += ["--max-num-seqs", str(chosen.reserved.max_num_seqs)]
-    flags += ["--gpu-memory-utilization", f"{serving.memory_utilization:g}"]
-    if serving.kv_cache_dtype != "auto":
-        flags += ["--kv-cache-dtype", serving.kv_cache_dtype]
-    layout = chosen.layout
-    sizes = (("tensor", layout.tensor), ("decode-context", layout.decode_context), ("pipeline", layout.pipeline))
-    for name, size in sizes:
-        if size > 1:
-            flags += [f"--{name}-parallel-size", str(size)]
-    if chosen.placement.nodes > 1:
-        flags += ["--nnodes", str(chosen.placement.nodes), "--node-rank", "0", "--master-addr", HEAD_ADDRESS]
-    return flags
+    choice, layout, nodes = serving.choice, chosen.layout, chosen.placement.nodes
+    flags = {
+        "--factors": choice and choice.path,
+        "--ladder": None if choice is None or choice.path else choice.text,
+        "--native-window": serving.native_window,
+        "--ladder-policy": serving.policy,
+        "--max-model-len": serving.max_model_len,
+        "--max-num-seqs": chosen.reserved.max_num_seqs,
+        "--gpu-memory-utilization": f"{serving.memory_utilization:g}",
+        "--kv-cache-dtype": None if serving.kv_cache_dtype == "auto" else serving.kv_cache_dtype,
+    }
+    sizes = {"tensor": layout.tensor, "decode-context": layout.decode_context, "pipeline": layout.pipeline}
+    flags |= {f"--{name}-parallel-size": size for name, size in sizes.items() if size > 1}
+    flags |= {"--nnodes": nodes, "--node-rank": 0, "--master-addr": HEAD_ADDRESS} if nodes > 1 else {}
+    return ["serve", serving.model, *(str(word) for flag in flags.items() if flag[1] is not None for word in flag)]
 
 
 def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[str, Any]:
     """Return the plan as values of the chart; docs/planning.md describes each value."""
     placement = chosen.placement
-    values: dict[str, Any] = {
+    # The chart gets a factor file's content separately.
+    text = None if serving.choice is None or serving.choice.path else serving.choice.text
+    ladder = {"ladder": text, "nativeWindow": serving.native_window, "ladderPolicy": serving.policy}
+    return {
         "model": serving.model,
         "maxModelLen": serving.max_model_len,
         "maxNumSeqs": chosen.reserved.max_num_seqs,
-        **_ladder_values(serving),
+        **{name: value for name, value in ladder.items() if value is not None},
         "gpuMemoryUtilization": serving.memory_utilization,
         "kvCacheDtype": serving.kv_cache_dtype,
         "parallelism": {
@@ -80,16 +66,8 @@ def helm_values(serving: Serving, shape: ModelShape, chosen: Candidate) -> dict[
         },
         "plan": {
             "kvHeads": shape.kv_heads,
-            "queriesPerKvHead": shape.queries_per_kv_head,
+            "queriesPerKvHead": shape.heads // shape.kv_heads,
             "kvCapacity": chosen.memory.capacity,
         },
         "resources": {"limits": {"nvidia.com/gpu": placement.gpus_per_node}},
     }
-    return values
-
-
-def _ladder_values(serving: Serving) -> dict[str, Any]:
-    """Return the values for the ladder that the user gave; the chart gets a factor file's content separately."""
-    text = serving.choice.text if serving.choice is not None and serving.choice.path is None else None
-    values = {"ladder": text, "nativeWindow": serving.native_window, "ladderPolicy": serving.policy}
-    return {name: value for name, value in values.items() if value is not None}

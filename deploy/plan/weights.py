@@ -1,9 +1,8 @@
 """Counts the parameters that a rank holds and those that one token uses, as vLLM 0.32.0 splits them.
 
-Query heads, MLP columns and the padded vocabulary are divided by the tensor-parallel size; so are KV heads, down to one per
-rank (``QKVParallelLinear``). Norms, routers and the biases of row-parallel layers are replicated on every rank. A pipeline
-stage holds its layers; the first also holds the embedding, the last the output head (or another copy of a tied embedding).
-Some of vLLM's models hold both on every stage.
+Tensor parallel ranks divide query heads, MLP columns, the padded vocabulary, and KV heads down to one per rank
+(``QKVParallelLinear``); each has all norms, routers and biases of row-parallel layers. The first pipeline stage also has the
+embedding, the last the output head or a copy of a tied embedding; some of vLLM's models have both on every stage.
 """
 
 from dataclasses import dataclass
@@ -17,15 +16,10 @@ VOCAB_PADDING = 64
 
 @dataclass(frozen=True)
 class Weights:
-    """Parameters of one rank.
+    """Parameters of one rank."""
 
-    Attributes:
-        linear: Parameters of the linear layers of attention and MLP, which a quantized checkpoint stores in fewer bytes.
-        other: All other parameters, always 16 bits.
-    """
-
-    linear: int
-    other: int
+    linear: int  # of the linear layers of attention and MLP, which a quantized checkpoint stores in fewer bytes
+    other: int  # always 16 bits
 
     def bytes(self, shape: ModelShape) -> int:
         return ceil(self.linear * shape.weights.bytes_per_weight) + self.other * DTYPE_BYTES
@@ -36,22 +30,13 @@ def padded_vocab(shape: ModelShape) -> int:
 
 
 def stage_layers(layers: int, pipeline: int) -> tuple[int, ...]:
-    """Return the number of layers of each pipeline stage, as ``vllm.distributed.utils.get_pp_indices`` divides them.
-
-    The remainder goes to the stages before the last, one layer each, backwards.
-    """
+    """Return each stage's layers, as vLLM's ``get_pp_indices`` does: the rest goes, one each, before the last stage."""
     each, rest = divmod(layers, pipeline)
     return tuple(each + (pipeline - 1 - rest <= stage < pipeline - 1) for stage in range(pipeline))
 
 
 def layer_weights(shape: ModelShape, tensor: int, experts: int) -> Weights:
-    """Return one layer's parameters on one rank.
-
-    Args:
-        shape: The model.
-        tensor: Tensor-parallel ranks, which must divide the model (see ``layouts.py``).
-        experts: Experts to count: all for memory, only the active ones for one token; 0 for a dense model.
-    """
+    """Return one layer's parameters on one of ``tensor`` ranks, counting ``experts``: all in memory, or the active ones."""
     queries = shape.heads * shape.head_dim // tensor
     keys = max(1, shape.kv_heads // tensor) * shape.head_dim
     width = shape.intermediate // tensor
@@ -79,10 +64,7 @@ def stage_weights(shape: ModelShape, tensor: int, pipeline: int, stage: int) -> 
 
 
 def active_weights(shape: ModelShape, tensor: int) -> Weights:
-    """Return the parameters one token is multiplied with in all layers and the output head: one rank per stage, summed.
-
-    The embedding counts only as a tied output head; otherwise it is looked up, not multiplied.
-    """
+    """Return the parameters one token is multiplied with, one rank per stage, summed; an embedding is looked up instead."""
     layer = layer_weights(shape, tensor, shape.active_experts)
     head = padded_vocab(shape) // tensor * shape.hidden
     return Weights(shape.layers * layer.linear, shape.layers * layer.other + head)
@@ -91,6 +73,5 @@ def active_weights(shape: ModelShape, tensor: int) -> Weights:
 def parameter_count(shape: ModelShape) -> int:
     """Return the parameters of the whole model, without vocabulary padding; a tied head counts once."""
     layer = layer_weights(shape, 1, shape.experts)
-    head = shape.vocab * (shape.hidden * (not shape.tied) + shape.lm_head_bias)
-    final_norm = shape.hidden * (2 if shape.family.norm_bias else 1)
-    return shape.layers * (layer.linear + layer.other) + shape.vocab * shape.hidden + head + final_norm
+    ends = shape.vocab * (shape.hidden * (2 - shape.tied) + shape.lm_head_bias)
+    return shape.layers * (layer.linear + layer.other) + ends + shape.hidden * (2 if shape.family.norm_bias else 1)

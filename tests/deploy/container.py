@@ -28,7 +28,7 @@ MOST_IDS = 65_535
 
 
 def build(folder: Path, options: list[str]) -> None:
-    """Make ``folder/root`` from the tracked files of this checkout."""
+    """Make ``folder/root`` from the tracked files of this checkout, unless it exists."""
     if (folder / "root").exists():
         print(f"container: {folder / 'root'} is there; remove it to have it built again", flush=True)
         return

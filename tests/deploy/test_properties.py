@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +12,10 @@ from ropeswitch.deploy.plan import gpus
 from ropeswitch.deploy.plan.costs import GIB, Workload, bounds, memory
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule, place
 from ropeswitch.deploy.plan.model_shape import ModelShape, shape_from_config
-from ropeswitch.deploy.plan.planner import Cluster, Refused, make_plan
+from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.cli import main
-from tests.deploy.configs import ALL, PHI4_MINI, Config
+from tests.deploy.configs import ALL, PHI4_MINI
 
 SHAPES = [shape_from_config(name, config) for name, config in ALL.items()]
 KINDS = list(gpus.load().values())
@@ -81,13 +80,6 @@ def test_replicas_never_take_more_gpus_than_there_are(count: int, node: int, ten
         assert placement.nodes * placement.gpus_per_node == layout.gpus and placement.gpus_per_node <= node
 
 
-def test_every_layout_is_judged() -> None:
-    plan = make_plan(SHAPES[0], Cluster(KINDS[0], 24, 8, 1), Workload(4096, 2, 0.9, 3))
-    judged = [each.layout for each in (*plan.candidates, *plan.refused)]
-    assert len(judged) == len(set(judged)) and Layout(3) in judged and Layout(8, 1, 3) in judged
-    assert Refused(Layout(3), "TP 3: must divide the 32 query heads") in plan.refused
-
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -99,61 +91,28 @@ VALUES = st.recursive(
     st.text(max_size=200)
     | st.sampled_from(["a", "[a]\n", "[a]\nmemory_gib = "]).flatmap(lambda s: st.text().map(s.__add__))
 )
-def test_any_text_as_a_gpu_file(text: str) -> None:
+def test_any_text_as_a_gpu_file_is_read_or_refused_with_a_message(text: str) -> None:
     try:
         assert all(gpu.memory_gib > 0 for gpu in gpus.parse(text, "f").values())
     except UsageError as error:
         assert str(error).startswith("f")
 
 
-GOOD = "memory_gib = 1\nbf16_tflops = 1\nfp8_tflops = 0\nmemory_gb_per_s = 1\nlink_gb_per_s = 1\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "contains no GPU"),
-        ("[a]\n", "[a]: memory_gib: missing"),
-        ("a = 1", "'a': must be a table"),
-        ("[a]\n" + GOOD + "price = 1", "[a]: 'price': unknown field; allowed: memory_gib,"),
-        ("[a]\n" + GOOD.replace("gib = 1", "gib = 0"), "[a]: memory_gib: 0 must be a number above 0 and up to 1000000"),
-        ("[a]\n" + GOOD.replace("gib = 1", "gib = nan"), "[a]: memory_gib: nan must be a number above 0"),
-        ("[a]\n" + GOOD.replace("fp8_tflops = 0", "fp8_tflops = -1"), "fp8_tflops: -1 must be a number from 0 up to"),
-        ("[a]\n" + GOOD.replace("gib = 1", "gib = '1'"), "[a]: memory_gib: '1' must be a number"),
-        ("[a]\n" + GOOD.replace("gib = 1", "gib = true"), "[a]: memory_gib: True must be a number"),
-        ("[a", "is not valid TOML"),
-        ("a=" + "[" * 100_000, "f is "),
-    ],
-)
-def test_wrong_gpu_files(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        gpus.parse(text, "f")
-    assert message in str(error.value)
-
-
 UNSET = ("quantization_config", "head_dim", "layer_types", "layer_rope_theta", "swa_rope_theta", "kv_lora_rank")
 ROPE = ("type", "rope_type", "short_factor", "long_factor", "factor", "rope_theta", "mrope_section", "beta_fast")
 
 
-@given(st.dictionaries(st.sampled_from([*PHI4_MINI, *UNSET]), VALUES))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_config(tmp_path: Path, change: Config) -> None:
-    _plan(tmp_path, PHI4_MINI | change)
+CONFIGS = (
+    st.dictionaries(st.sampled_from([*PHI4_MINI, *UNSET]), VALUES).map(lambda change: PHI4_MINI | change)
+    | st.dictionaries(st.sampled_from(ROPE), VALUES).map(
+        lambda change: PHI4_MINI | {"rope_scaling": PHI4_MINI["rope_scaling"] | change}
+    )
+    | VALUES
+)
 
 
-@given(st.dictionaries(st.sampled_from(ROPE), VALUES))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_rope(tmp_path: Path, change: dict[str, Any]) -> None:
-    _plan(tmp_path, PHI4_MINI | {"rope_scaling": PHI4_MINI["rope_scaling"] | change})
-
-
-@given(VALUES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_any_json_as_a_config(tmp_path: Path, value: Any) -> None:
-    _plan(tmp_path, value)
-
-
-def _plan(folder: Path, config: Any) -> None:
-    """Every exit is a plan or a message: an exception fails the test."""
-    (folder / "config.json").write_text(json.dumps(config))
-    assert main(["plan", str(folder), "--gpu", "L4", "--gpus", "2"]) in (0, 1, 2)
+@given(CONFIGS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
+def test_any_config_is_planned_or_refused_with_a_message(tmp_path: Path, config: Any) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["plan", str(tmp_path), "--gpu", "L4", "--gpus", "2"]) in (0, 1, 2)

@@ -1,10 +1,12 @@
-"""The planner's rules and figures against vLLM 0.32.0's own code."""
+"""The planner's rules and figures against vLLM 0.32.0's and transformers' own code."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 from vllm.config import ModelConfig, ParallelConfig
 from vllm.distributed.utils import get_pp_indices
 
@@ -12,7 +14,7 @@ from ropeswitch.deploy.plan.costs import GIB, Workload, memory
 from ropeswitch.deploy.plan.gpus import load
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
-from ropeswitch.deploy.plan.weights import padded_vocab, stage_layers, stage_weights
+from ropeswitch.deploy.plan.weights import padded_vocab, parameter_count, stage_layers, stage_weights
 from tests.deploy.configs import ALL, DENSE, LLAMA2_7B, MISTRAL_7B, MOE, PHI4_MINI, QWEN2_5_7B, SIX_PER_HEAD, Config
 from tests.deploy.upstream import build, concurrency, kv_cache, model_config, refusal
 
@@ -24,6 +26,7 @@ LONG = 1 << 30
 ONE_KV_HEAD = MISTRAL_7B | {"num_key_value_heads": 1}
 # A vocabulary and an MLP that few sizes divide.
 ODD_SIZES = LLAMA2_7B | {"vocab_size": 32001, "intermediate_size": 11000, "num_hidden_layers": 7}
+BIASED = LLAMA2_7B | {"attention_bias": True, "mlp_bias": True}
 CONFIGS = DENSE | {"one-kv-head": ONE_KV_HEAD, "six-per-head": SIX_PER_HEAD, "odd-sizes": ODD_SIZES}
 # Each of them takes ten seconds.
 MORE = [pytest.param(name, marks=pytest.mark.full) for name in CONFIGS if name != "llama2-7b"]
@@ -40,10 +43,11 @@ def _model(folder: Path, name: str, max_model_len: int = 4096) -> ModelConfig:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b", *MORE])
-def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
+def test_the_plan_refuses_the_layouts_that_vllms_config_refuses(folder: Path, name: str) -> None:
     """And what they accept is accepted, but for the sizes that a layer or the KV cache refuses later on."""
     model, shape = _model(folder, name), shape_from_config(name, (CONFIGS | MOE)[name])
     seen = set()
+    assert refusal(model, Layout(1, 1, 2)) is None
     for tensor in SIZES:
         for decode_context in SIZES:
             if tensor % decode_context:
@@ -66,7 +70,9 @@ def test_what_vllm_configs_refuse_is_refused(folder: Path, name: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_vllm_layers_refuse_is_refused(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_refuses_the_layouts_that_vllms_layers_refuse(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, shape = _model(folder, name), shape_from_config(name, CONFIGS[name])
     refused = []
     for tensor in SIZES:
@@ -97,11 +103,13 @@ POSSIBLE = [
 
 
 @pytest.mark.parametrize(("name", "layout"), POSSIBLE, ids=str)
-def test_bytes_of_weights(folder: Path, name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_has_the_bytes_of_vllms_weights(
+    folder: Path, name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every stage of vLLM's own models holds exactly the bytes that the plan says."""
     shape = shape_from_config(name, (CONFIGS | MOE)[name])
     model = _model(folder, name)
-    assert str(model.dtype) == f"torch.{shape.dtype}"
+    assert model.dtype.itemsize == DTYPE_BYTES
     for stage in range(layout.pipeline):
         theirs = build(monkeypatch, model, layout, stage)
         size = sum(parameter.numel() * parameter.element_size() for parameter in theirs.parameters())
@@ -113,12 +121,6 @@ def test_stages_have_the_layers_that_vllm_gives_them() -> None:
         for stages in range(1, layers + 1):
             theirs = [get_pp_indices(layers, stage, stages) for stage in range(stages)]
             assert stage_layers(layers, stages) == tuple(end - start for start, end in theirs)
-
-
-@pytest.mark.full
-def test_every_family_can_be_split_into_stages(folder: Path) -> None:
-    for name in ALL:
-        assert refusal(_model(folder, name), Layout(1, 1, 2)) is None
 
 
 @pytest.mark.parametrize(
@@ -137,8 +139,9 @@ def test_every_family_can_be_split_into_stages(folder: Path) -> None:
     ids="llama-tp16 llama-tp8pp3 mistral-tp8 mistral-tp16dcp2 mistral-tp32dcp4pp2 one-head phi phi-pp3 qwen".split(),
 )
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
-def test_longest_sequence(tmp_path: Path, config: Config, layout: Layout, kv_dtype: torch.dtype) -> None:
-    """vLLM takes the length that the plan calls the longest, and refuses one token more."""
+def test_vllm_accepts_the_longest_sequence_of_the_plan_and_no_longer_one(
+    tmp_path: Path, config: Config, layout: Layout, kv_dtype: torch.dtype
+) -> None:
     config = config | {"max_position_embeddings": LONG, "sliding_window": None} | _window(config)
     config = {key: value for key, value in config.items() if key != "rope_scaling"}
     shape = shape_from_config("c", config)
@@ -152,12 +155,12 @@ def test_longest_sequence(tmp_path: Path, config: Config, layout: Layout, kv_dty
         for stage in range(layout.pipeline)
     ]
     model = model_config(tmp_path / "model", config, held.longest)
-    kv_cache(model, layout, available, layers, kv_dtype)
-    fitting = memory(shape, layout, A100, replace(asked, max_model_len=held.longest))
-    assert fitting.sequences == 1
-    assert concurrency(model, layout, available, layers, kv_dtype, held.longest // 3) == (
-        memory(shape, layout, A100, replace(asked, max_model_len=held.longest // 3)).sequences
-    )
+    made = kv_cache(model, layout, available, layers, kv_dtype)
+    fitting = [
+        memory(shape, layout, A100, replace(asked, max_model_len=n)).sequences
+        for n in (held.longest, held.longest // 3)
+    ]
+    assert fitting == [1, concurrency(*made, held.longest // 3)]
     with pytest.raises(ValueError, match="estimated maximum model length is"):
         kv_cache(model_config(tmp_path / "model", config, held.longest + 1), layout, available, layers, kv_dtype)
 
@@ -167,5 +170,10 @@ def _window(config: Config) -> Config:
     return {"sliding_window": LONG} if config.get("sliding_window") and "use_sliding_window" not in config else {}
 
 
-def test_value_bytes() -> None:
-    assert torch.bfloat16.itemsize == torch.float16.itemsize == DTYPE_BYTES
+@pytest.mark.parametrize("config", [*ALL.values(), BIASED], ids=[*ALL, "llama with biases"])
+def test_the_plan_counts_the_parameters_that_transformers_counts(config: Config) -> None:
+    # transformers writes into what it is given.
+    fields = {key: deepcopy(value) for key, value in config.items() if key not in ("model_type", "torch_dtype")}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **fields))
+    assert parameter_count(shape_from_config("c", config)) == model.num_parameters()

@@ -43,15 +43,8 @@ def build(monkeypatch: pytest.MonkeyPatch, model: ModelConfig, layout: Layout, s
     Raises:
         AssertionError: where a layer cannot be split so.
     """
-    groups = {
-        "_TP": (layout.tensor, 0),
-        "_PP": (layout.pipeline, stage),
-        "_EP": (layout.tensor, 0),
-        "_DP": (1, 0),
-        "_PCP": (1, 0),
-        "_DCP": (1, 0),
-    }
-    for name, (size, rank) in groups.items():
+    sizes = {"_TP": (layout.tensor, 0), "_PP": (layout.pipeline, stage), "_EP": (layout.tensor, 0)}
+    for name, (size, rank) in (sizes | dict.fromkeys(("_DP", "_PCP", "_DCP"), (1, 0))).items():
         monkeypatch.setattr(parallel_state, name, _group(size, rank))
     config = VllmConfig(model_config=model)
     # Set afterwards: as a whole, VllmConfig asks the machine for devices.
@@ -62,9 +55,9 @@ def build(monkeypatch: pytest.MonkeyPatch, model: ModelConfig, layout: Layout, s
 
 
 def kv_cache(
-    model: ModelConfig, layout: Layout, available: list[int], stage_layers: tuple[int, ...], kv_dtype: torch.dtype
+    model: ModelConfig, layout: Layout, available: list[int], stage_layers: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[VllmConfig, KVCacheConfig]:
-    """The blocks that vLLM makes on stages with ``available`` bytes for KV each, after its own check of the length.
+    """Return the blocks that vLLM makes on stages with ``available`` bytes for KV each, after its own check of the length.
 
     Raises:
         ValueError: from vLLM, where a sequence of ``model.max_model_len`` tokens does not fit.
@@ -73,41 +66,26 @@ def kv_cache(
     config.parallel_config = _parallel(layout)
     config.cache_config.block_size = BLOCK_SIZE
     config.cache_config.kv_cache_layout = next(iter(KVCacheLayout)).name
-    spec = kv_spec(model, config.parallel_config, kv_dtype)
-    workers: list[dict[str, KVCacheSpec]] = []
-    first = 0
-    for layers in stage_layers:
-        workers.append({f"layer.{index}": spec for index in range(first, first + layers)})
-        first += layers
+    # A layer's spec, as `Attention.get_kv_cache_spec` makes it.
+    heads, window = model.get_num_kv_heads(config.parallel_config), model.get_sliding_window()
+    fields: dict[str, Any] = {"block_size": BLOCK_SIZE, "num_kv_heads": heads, "head_size": model.get_head_size()}
+    fields["dtype"] = dtype
+    spec: KVCacheSpec = FullAttentionSpec(**fields)
+    if window is not None:
+        spec = SlidingWindowSpec(sliding_window=window, **fields)
+    starts = [sum(stage_layers[:stage]) for stage in range(len(stage_layers))]
+    workers = [
+        {f"layer.{index}": spec for index in range(start, start + layers)}
+        for start, layers in zip(starts, stage_layers, strict=True)
+    ]
     return config, get_kv_cache_configs(config, workers, available)[0]
 
 
-def concurrency(
-    model: ModelConfig,
-    layout: Layout,
-    available: list[int],
-    stage_layers: tuple[int, ...],
-    kv_dtype: torch.dtype,
-    max_model_len: int,
-) -> int:
-    """Sequences of ``max_model_len`` tokens that the blocks hold by vLLM's own sum, without the block it never uses."""
-    config, cache = kv_cache(model, layout, available, stage_layers, kv_dtype)
+def concurrency(config: VllmConfig, cache: KVCacheConfig, max_model_len: int) -> int:
+    """Return the sequences that the blocks hold by vLLM's own sum, without the block it never uses."""
     cache.num_blocks -= 1
     config.model_config.max_model_len = max_model_len
     return int(get_max_concurrency_for_kv_cache_config(config, cache))
-
-
-def kv_spec(model: ModelConfig, parallel: ParallelConfig, kv_dtype: torch.dtype) -> KVCacheSpec:
-    """A layer's spec, as ``Attention.get_kv_cache_spec`` makes it."""
-    fields: dict[str, Any] = {
-        "block_size": BLOCK_SIZE,
-        "num_kv_heads": model.get_num_kv_heads(parallel),
-        "head_size": model.get_head_size(),
-        "dtype": kv_dtype,
-    }
-    if (window := model.get_sliding_window()) is not None:
-        return SlidingWindowSpec(sliding_window=window, **fields)
-    return FullAttentionSpec(**fields)
 
 
 def _parallel(layout: Layout) -> ParallelConfig:

@@ -1,7 +1,7 @@
-"""The chart as the real Helm engine sees it."""
+"""The chart as the real Helm engine renders it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,14 +25,18 @@ OPTIONAL_APIS = (
 
 
 @cache
-def chart(folder: Path = CHART) -> Chart:
-    return Chart.load(folder)
+def chart(path: Path = CHART) -> Chart:
+    """Return the chart in a folder or archive."""
+    return Chart.load(path)
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def case(name: str) -> Values:
-    """The values of one file of the matrix."""
-    text = (HERE / "values" / f"{name}.yaml").read_text(encoding="utf-8")
-    values: Values = yaml.safe_load(text) or {}
+    """Return the values of one file of the matrix."""
+    values: Values = read(HERE / "values" / f"{name}.yaml") or {}
     return values
 
 
@@ -42,77 +46,101 @@ def files(
     apis: Sequence[str] = OPTIONAL_APIS,
     kubernetes: str = "v1.35.0",
     release: str = "demo",
-    folder: Path = CHART,
+    namespace: str = "llm",
+    path: Path = CHART,
 ) -> dict[str, str]:
-    """Render a release in the namespace `llm`.
-
-    Args:
-        values: What a user gives.
-        apis: API versions that the cluster has beside Kubernetes' own.
-        kubernetes: The cluster's version.
-        release: Its name.
-        folder: The chart's.
-
-    Returns:
-        The rendered text by template, without those that came out empty.
+    """Return the rendered text of each template that is not empty.
 
     Raises:
-        HelmError: when the chart refuses the values.
+        HelmError: for values that the chart refuses.
     """
-    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release, folder))
+    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release, namespace, path))
 
 
 @cache
-def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str, folder: Path) -> dict[str, str]:
+def _files(
+    values: str, apis: tuple[str, ...], kubernetes: str, release: str, namespace: str, path: Path
+) -> dict[str, str]:
     # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
-    options = {"name": release, "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
-    rendered = _native.call_string("helm_render", chart(folder)._raw(), values, json.dumps(options))
+    options = {"name": release, "namespace": namespace, "api_versions": apis, "kube_version": kubernetes}
+    rendered = _native.call_string("helm_render", chart(path)._raw(), values, json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
     return {name.partition("/")[2]: text for name, text in texts.items() if text.strip()}
 
 
 def render(values: Values, **options: Any) -> list[Object]:
-    """Every object that the values make, with the options of :func:`files`."""
+    """Return every rendered object; options as of :func:`files`."""
     texts = [text for name, text in sorted(files(values, **options).items()) if name.endswith(".yaml")]
     return [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
 def notes(values: Values, *, apis: Sequence[str] = OPTIONAL_APIS) -> str:
-    """What the user is told after an installation."""
+    """Return the text that Helm prints after an installation."""
     return files(values, apis=apis)["templates/NOTES.txt"]
 
 
 def one(objects: Sequence[Object], kind: str, name: str | None = None) -> Object:
-    """The only object of a kind, or that of a name."""
+    """Return the only object of a kind, or the one of that name."""
     [found] = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
     return found
 
 
-def pods(objects: Sequence[Object]) -> dict[str, Object]:
-    """Specs of all pods, by what they are: NAME of a Deployment, NAME/leader and NAME/worker of a group, NAME/job of a job,
-    NAME of a pod."""
-    specs: dict[str, Object] = {}
+def templates(objects: Sequence[Object]) -> Iterator[tuple[str, str, Object]]:
+    """Yield the workload's name, the component (server, worker, loadtest, test) and the template of every pod."""
     for each in objects:
-        name = each["metadata"]["name"]
+        name, spec = each["metadata"]["name"], each.get("spec", {})
         if each["kind"] == "Deployment":
-            specs[name] = each["spec"]["template"]["spec"]
+            yield name, "server", spec["template"]
         elif each["kind"] == "LeaderWorkerSet":
-            template = each["spec"]["leaderWorkerTemplate"]
-            specs[f"{name}/leader"] = template["leaderTemplate"]["spec"]
-            specs[f"{name}/worker"] = template["workerTemplate"]["spec"]
+            yield name, "server", spec["leaderWorkerTemplate"]["leaderTemplate"]
+            yield name, "worker", spec["leaderWorkerTemplate"]["workerTemplate"]
         elif each["kind"] == "Job":
-            specs[f"{name}/job"] = each["spec"]["template"]["spec"]
+            yield name, "loadtest", spec["template"]
         elif each["kind"] == "Pod":
-            specs[name] = each["spec"]
-    return specs
+            yield name, "test", each
 
 
-def pod_of(values: Values, name: str = "demo-ropeswitch") -> Object:
-    """The spec of one pod, by default that of a release of one node and one pool."""
-    return pods(render(values))[name]
+def pod(values: Values, component: str = "server", pool: str = "main") -> Object:
+    """Return the spec of a release's only pod of a component, or of its pool's."""
+    ends = {"main": "ropeswitch", "long": "ropeswitch-long"}[pool]
+    [found] = [
+        template["spec"]
+        for name, kind, template in templates(render(values))
+        if kind == component and (kind not in ("server", "worker") or name.endswith(ends))
+    ]
+    assert isinstance(found, dict)
+    return found
 
 
-def findings(values: Values, kubernetes: str, folder: Path = CHART) -> list[str]:
-    """What a strict `helm lint` has to say; empty when all is well."""
+def containers(spec: Object) -> list[Object]:
+    return [*spec["containers"], *spec.get("initContainers", [])]
+
+
+def value_after(spec: Object, flag: str) -> str:
+    """Return the argument after a flag in a pod's first container."""
+    args: list[str] = spec["containers"][0]["args"]
+    return args[args.index(flag) + 1]
+
+
+def findings(values: Values, kubernetes: str = "v1.35.0", folder: Path = CHART) -> list[str]:
+    """Return the warnings and errors of a strict ``helm lint``."""
     report = lint(folder, dict(values), strict=True, kube_version=kubernetes)
     return [str(each["error"]) for each in report["messages"] if each["severity"] > 1] + report["errors"]
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether a rendered part has what is wanted; expected.yaml describes the form."""
+    if wanted is None:
+        return True
+    if isinstance(wanted, dict):
+        if "count" in wanted:
+            return len(found) == wanted["count"]
+        if "exactly" in wanted:
+            return contains(found, wanted["exactly"]) and len(found) == len(wanted["exactly"])
+        return isinstance(found, dict) and all(key in found and contains(found[key], wanted[key]) for key in wanted)
+    if not isinstance(wanted, list):
+        return bool(found == wanted)
+    if all(isinstance(each, str) for each in wanted):
+        rest = iter(found) if isinstance(found, list) else found
+        return all(text in rest for text in wanted)
+    return all(any(contains(each, item) for each in found) for item in wanted)

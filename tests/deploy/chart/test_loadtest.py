@@ -1,5 +1,7 @@
-"""Load tests: a Job for each workload, whose arguments the command's own parser takes."""
+"""Load tests: a Job for each workload, whose arguments the command's own parser takes, and that a change makes anew."""
 
+import argparse
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,77 +11,76 @@ import yaml
 from helm_python import HelmError
 
 from ropeswitch.loadtests.client import workload as workloads
-from tests.deploy.chart.helm import case, notes, one, render
-from tests.deploy.chart.loadtests import KEYS, container, job, jobs, parsed, pod
+from ropeswitch.loadtests.client.cli import add_parser
+from tests.deploy.chart.helm import Object, Values, case, files, findings, notes, one, render
+from tests.deploy.chart.kinds import check
+from tests.docs.pages import ROOT, blocks, commands
 
 SHIPPED = sorted(workloads.shipped("workload"))
-ENDS = {"done": 0, "assertion": 1, "bad input": 2, "interrupted": 130, "SIGTERM before": 143}
+KEYS = {"apiKeys": {"enabled": True, "existingSecret": "keys"}}
+PAGE = ROOT / "docs" / "loadtests.md"
 
 
-def test_none_unless_asked_for() -> None:
+def jobs(values: Values) -> dict[str, Object]:
+    """Return the Jobs of a release by workload."""
+    found = [each for each in render(values) if each["kind"] == "Job"]
+    return {each["metadata"]["labels"]["ropeswitch.io/workload"]: each for each in found}
+
+
+def job(values: Values, workload: str = "chat") -> Object:
+    """Return the Job of a release with one workload."""
+    [found] = jobs({**values, "loadTest": {"workloads": [workload], **values.get("loadTest", {})}}).values()
+    return found
+
+
+def container(made: Object) -> Object:
+    [found] = made["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def volume(made: Object, name: str) -> tuple[Object, str]:
+    """Return a volume of a Job's pod and where it is mounted."""
+    [found] = [each for each in made["spec"]["template"]["spec"]["volumes"] if each["name"] == name]
+    [path] = [each["mountPath"] for each in container(made)["volumeMounts"] if each["name"] == name]
+    return found, path
+
+
+def parsed(made: Object) -> argparse.Namespace:
+    """Return the arguments as the command reads them in a cluster."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    return parser.parse_args([arg.replace("$(JOB_NAME)", made["metadata"]["name"]) for arg in container(made)["args"]])
+
+
+def test_every_shipped_workload_has_a_job_that_writes_to_its_own_folder() -> None:
     assert jobs({}) == {} and "Load tests" not in notes({})
-    kinds = [each["kind"] for each in render({"loadTest": {"files": {"a.yaml": ""}}})]
-    assert kinds.count("ConfigMap") == 1
-
-
-@pytest.mark.parametrize("workload", SHIPPED)
-def test_every_shipped_workload(workload: str) -> None:
-    made = job({}, workload)
-    name = made["metadata"]["name"]
-    assert name.startswith(f"demo-ropeswitch-loadtest-{workload}-")
-    args = parsed(made)
-    assert workloads.load(args.workload).name == workload
-    assert args.url == "http://demo-ropeswitch:8000" and args.wait == 3600
-    assert args.out == Path("/results") / name
-    assert (args.baseline, args.ca) == (None, None)
-
-
-def test_the_chart_knows_what_is_shipped() -> None:
-    assert sorted(jobs({"loadTest": {"workloads": SHIPPED}})) == SHIPPED
+    found = jobs({"loadTest": {"workloads": SHIPPED}})
+    assert sorted(found) == SHIPPED
+    for workload, made in found.items():
+        args, name = parsed(made), made["metadata"]["name"]
+        assert name.startswith(f"demo-ropeswitch-loadtest-{workload}-")
+        assert workloads.load(args.workload).name == workload
+        assert (
+            args.url == "http://demo-ropeswitch:8000" and args.wait == 3600 and (args.baseline, args.ca) == (None, None)
+        )
+        assert args.out == Path(volume(made, "results")[1]) / name
     with pytest.raises(HelmError, match=f"not one of {', '.join(SHIPPED)}; your own"):
         render({"loadTest": {"workloads": ["chats"]}})
 
 
-def test_a_workload_and_a_trace_of_its_own() -> None:
+def test_a_users_workload_and_trace_are_where_they_name_each_other() -> None:
     values = case("everything")
-    made = jobs(values)["ours"]
-    [folder] = [each["mountPath"] for each in container(made)["volumeMounts"] if each["name"] == "loadtest"]
-    [volume] = [each for each in pod(made)["volumes"] if each["name"] == "loadtest"]
-    data = one(render(values), "ConfigMap", volume["configMap"]["name"])["data"]
-    assert data == values["loadTest"]["files"]
-    assert parsed(made).workload == f"{folder}/ours.yaml"
+    found = jobs(values)
+    made, folder = volume(found["ours"], "loadtest")
+    data = one(render(values), "ConfigMap", made["configMap"]["name"])["data"]
+    assert data == values["loadTest"]["files"] and parsed(found["ours"]).workload == f"{folder}/ours.yaml"
     content = workloads.parse(yaml.safe_load(data["ours.yaml"]), "ours.yaml")
     assert content.arrival.trace is not None and content.arrival.trace.file == f"{folder}/ours.jsonl"
-
-
-def test_arguments_of_all_and_of_one() -> None:
-    found = jobs(case("everything"))
     chat, ours = parsed(found["chat"]), parsed(found["ours"])
     assert chat.assertions == ["failed==0", "band=0-8k,ttft_p99<0.5"] and chat.rate == (1.0, 2.0)
     assert ours.assertions == ["failed==0"] and ours.rate == ()
     assert chat.baseline == ours.baseline == "http://stock-vllm:8000"
-
-
-def test_the_service_of_the_release() -> None:
-    services = {
-        each["metadata"]["name"]: each["spec"]["ports"][0]["port"]
-        for each in render({**case("everything"), "service": {"port": 8443}})
-        if each["kind"] == "Service"
-    }
-    args = parsed(job({**case("everything"), "loadTest": {}, "service": {"port": 8443}}))
-    # Of two pools the first; the service over both looks at no header.
-    assert args.url == "http://demo-ropeswitch-short:8443" and services["demo-ropeswitch-short"] == 8443
-    assert parsed(job({"tls": {"enabled": True, "existingSecret": "a"}})).url == "https://demo-ropeswitch:8000"
-    assert parsed(job({"loadTest": {"url": "https://llm.example.com"}})).url == "https://llm.example.com"
-
-
-def test_the_servers_certificate_and_not_its_key() -> None:
-    made = jobs(case("single-node"))["million"]
-    [volume] = [each for each in pod(made)["volumes"] if each["name"] == "ca"]
-    [folder] = [each["mountPath"] for each in container(made)["volumeMounts"] if each["name"] == "ca"]
-    assert volume["secret"]["secretName"] == "server-tls"
-    assert volume["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
-    assert parsed(made).ca == f"{folder}/ca.crt"
 
 
 @pytest.mark.parametrize(
@@ -90,62 +91,83 @@ def test_the_servers_certificate_and_not_its_key() -> None:
         ("sk-$HOME'\"\\`x`", "sk-$HOME'\"\\`x`"),
     ],
 )
-def test_the_key_that_the_command_gets(tmp_path: Path, keys: str, first: str) -> None:
+def test_the_command_gets_the_first_key_of_the_mounted_file(tmp_path: Path, keys: str, first: str) -> None:
     """The pod's own command, with another program by the name of ropeswitch."""
-    made = container(job(KEYS))
-    [path] = [each["value"] for each in made["env"] if each["name"] == "API_KEY_FILE"]
-    [folder] = [each["mountPath"] for each in made["volumeMounts"] if each["name"] == "keys"]
-    assert path == f"{folder}/api-keys"
+    made = job(KEYS)
+    [path] = [each["value"] for each in container(made)["env"] if each["name"] == "API_KEY_FILE"]
+    assert path == f"{volume(made, 'keys')[1]}/api-keys"
     (tmp_path / "ropeswitch").write_text('#!/bin/sh\nprintf \'%s\\n\' "$OPENAI_API_KEY" "$@"\n')
     (tmp_path / "ropeswitch").chmod(0o755)
     (tmp_path / "keys").write_text(keys)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "API_KEY_FILE": str(tmp_path / "keys")}
-    command = [*made["command"], "loadtest", "a b", "$(JOB_NAME)"]
+    command = [*container(made)["command"], "loadtest", "a b", "$(JOB_NAME)"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [first, "loadtest", "a b", "$(JOB_NAME)"]
     environment["API_KEY_FILE"] = str(tmp_path / "none")
-    assert subprocess.run(command, env=environment, capture_output=True).returncode == ENDS["bad input"]
+    assert subprocess.run(command, env=environment, capture_output=True).returncode == 2
+    assert container(job({}))["command"] == ["ropeswitch"]
 
 
-def test_without_keys_there_is_no_shell() -> None:
-    made = job({})
-    assert container(made)["command"] == ["ropeswitch"]
-    assert "keys" not in {each["name"] for each in pod(made)["volumes"]}
+@pytest.mark.parametrize(
+    ("code", "disrupted", "action"),
+    [
+        # A failed assertion and bad input end the Job; what had to go starts over; out of memory would come again.
+        (1, False, "FailJob"), (1, True, "FailJob"), (2, False, "FailJob"), (130, False, "Ignore"), (143, False, "Ignore"),
+        (137, True, "Ignore"), (137, False, "Count"),
+    ],
+)  # fmt: skip
+def test_only_an_interrupted_test_starts_over(code: int, disrupted: bool, action: str) -> None:
+    spec, found = job({})["spec"], "Count"
+    for rule in reversed(spec["podFailurePolicy"]["rules"]):
+        codes = rule.get("onExitCodes", {"values": []})
+        if code in codes["values"] or (disrupted and "onPodConditions" in rule):
+            assert codes.get("containerName") in (None, container(job({}))["name"])
+            found = rule["action"]
+    assert found == action
 
 
-class TestEnd:
-    """Kubernetes' rules for a pod that failed, the first that fits: the Job is over, or the pod counts for nothing."""
-
-    @staticmethod
-    def action(code: int, disrupted: bool = False) -> str:
-        spec = job({})["spec"]
-        for rule in spec["podFailurePolicy"]["rules"]:
-            codes = rule.get("onExitCodes")
-            if codes and codes["operator"] == "In" and code in codes["values"]:
-                assert codes["containerName"] == container(job({}))["name"]
-                return str(rule["action"])
-            if disrupted and {"type": "DisruptionTarget", "status": "True"} in rule.get("onPodConditions", []):
-                return str(rule["action"])
-        assert spec["backoffLimit"] == 0
-        return "Count"
-
-    def test_what_came_to_its_end_is_over(self) -> None:
-        for end in ("assertion", "bad input"):
-            assert self.action(ENDS[end]) == self.action(ENDS[end], disrupted=True) == "FailJob"
-
-    def test_what_had_to_go_goes_on(self) -> None:
-        assert self.action(ENDS["interrupted"]) == self.action(ENDS["SIGTERM before"]) == "Ignore"
-        assert self.action(137, disrupted=True) == "Ignore"
-        # Out of memory, which would come again.
-        assert self.action(137) == "Count"
-
-    def test_a_pod_is_told_to_stop_at_any_time(self) -> None:
-        """Signals reach a first process only where it asked for them."""
-        assert pod(job({}))["shareProcessNamespace"] is True
-        assert pod(job({}))["restartPolicy"] == "Never"
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"loadTest": {"run": 2}}, {"loadTest": {"arguments": ["--seed=1"]}}, {"loadTest": {"files": {"a.yaml": "a"}}},
+        {"loadTest": {"activeDeadlineSeconds": 60}}, {"image": {"tag": "other"}}, KEYS,
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_a_change_makes_another_job(change: Values) -> None:
+    """A Job's pod cannot be changed, so an upgrade with another one of the same name would fail."""
+    before, after = job({}), job(change)
+    assert before["spec"] != after["spec"] and before["metadata"]["name"] != after["metadata"]["name"]
 
 
-def test_how_long_it_may_take_and_stay() -> None:
-    spec = jobs(case("single-node"))["million"]["spec"]
-    assert (spec["activeDeadlineSeconds"], spec["ttlSecondsAfterFinished"]) == (14400, 86400)
-    assert not {"activeDeadlineSeconds", "ttlSecondsAfterFinished"} & set(job({})["spec"])
+def test_a_change_elsewhere_leaves_the_job_alone() -> None:
+    assert job({}) == job({"test": {"enabled": False}, "terminationGracePeriodSeconds": 200})
+    queued = job({"commonLabels": {"kueue.x-k8s.io/queue-name": "gpus"}})
+    assert queued["metadata"]["name"] == job({})["metadata"]["name"]
+    other = [job({"loadTest": {"files": {"a.yaml": text}}}, "a.yaml")["metadata"]["name"] for text in "ab"]
+    assert other[0] != other[1]
+
+
+def test_the_pages_values_selectors_and_reader_fit_the_jobs() -> None:
+    """docs/loadtests.md, on Kubernetes."""
+    own = {text.partition("\n")[0]: yaml.safe_load(text) for text in blocks(PAGE, "yaml")}
+    values, reader = own["# loadtest.yaml"], own["# results.yaml"]
+    values["loadTest"]["files"] = {"office.yaml": "name: office"}
+    found = jobs(values)
+    assert sorted(found) == ["chat", "office"] and findings(values) == []
+    assert parsed(found["chat"]).rate == (1.0, 2.0, 4.0)
+    labels = found["chat"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [words[words.index("--selector") + 1] for words in commands(PAGE, "kubectl") if "--selector" in words]
+    selectors += [word for word in notes(values).split() if word.startswith("app.kubernetes.io/instance=demo,")]
+    assert len(selectors) == 4
+    for selector in selectors:
+        assert dict(pair.split("=") for pair in selector.split(",")).items() <= labels.items()
+    [helm] = [words for words in commands(PAGE, "helm") if words[0] == "template"]
+    text = files(values, release=helm[1])[helm[helm.index("--show-only") + 1]]
+    assert [each["kind"] for each in yaml.safe_load_all(text)] == ["ConfigMap", "Job", "Job"]
+    check(reader, "1.30")
+    [claim] = [each["persistentVolumeClaim"]["claimName"] for each in reader["spec"]["volumes"]]
+    assert yaml.safe_load(files(values, release="long")["templates/loadtest-claim.yaml"])["metadata"]["name"] == claim
+    # Who may read the files that a test wrote.
+    security = found["chat"]["spec"]["template"]["spec"]["securityContext"]
+    assert reader["spec"]["securityContext"]["fsGroup"] == security["fsGroup"]

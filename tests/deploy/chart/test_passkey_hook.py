@@ -1,4 +1,4 @@
-"""The script of `helm test` against a server that counts words, and says what it is told to."""
+"""The script of ``helm test`` against a server that counts words and replies as it is told."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.chart.helm import CHART, case, pods, render
+from tests.deploy.chart.helm import CHART, one, render
 from tests.server.running import ENGINE, running
 
 SCRIPT = CHART / "files" / "passkey.py"
@@ -21,7 +21,7 @@ SETS = [{"name": "short", "max_length": 256}, {"name": "long", "max_length": 102
 
 @dataclass
 class Fake:
-    """A server of the ladder SETS, and what is wrong with it."""
+    """A server with the ladder SETS, and what is wrong with it."""
 
     sets: list[dict[str, Any]] = field(default_factory=lambda: SETS)
     max_model_len: int = 1024
@@ -67,11 +67,7 @@ def serve() -> Iterator[Any]:
 
             do_POST = do_GET
 
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        running.append(server)
+        running.append(server := ThreadingHTTPServer(("127.0.0.1", 0), Handler))
         threading.Thread(target=server.serve_forever).start()
         return f"http://127.0.0.1:{server.server_port}"
 
@@ -81,21 +77,22 @@ def serve() -> Iterator[Any]:
         server.server_close()
 
 
-def run(
-    short: str, long: str | None = None, key_file: str = "", timeout: str = "30"
-) -> subprocess.CompletedProcess[str]:
+def run(short: str, long: str = "", key_file: str = "", timeout: str = "30") -> subprocess.CompletedProcess[str]:
     environment = {"SHORT_URL": short, "LONG_URL": long or short, "API_KEY_FILE": key_file, "TIMEOUT": timeout}
     # As in the pod: without the project's packages.
     command = [sys.executable, "-I", str(SCRIPT)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
-def test_both_sides_of_the_switch(serve: Any) -> None:
-    fake = Fake()
+def test_it_asks_on_both_sides_of_the_switch_once_the_server_is_ready(serve: Any) -> None:
+    fake = Fake(unready=1)
     done = run(serve(fake))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ok: ") == 2
+    assert done.stdout.count("ok: ") == 2 and "not ready" in done.stdout
     assert min(fake.asked) < 100 and 256 < max(fake.asked) < 320
+    short, long = Fake(max_model_len=256), Fake()
+    assert run(serve(short), serve(long)).returncode == 0
+    assert max(short.asked) < 256 < min(long.asked)
 
 
 @pytest.mark.parametrize(
@@ -105,14 +102,7 @@ def test_both_sides_of_the_switch(serve: Any) -> None:
 )
 def test_a_wrong_set_or_key_fails(serve: Any, fake: Fake) -> None:
     done = run(serve(fake))
-    assert done.returncode == 1
-    assert "WRONG: " in done.stdout
-
-
-def test_two_pools(serve: Any) -> None:
-    short, long = Fake(max_model_len=256), Fake()
-    assert run(serve(short), serve(long)).returncode == 0
-    assert max(short.asked) < 256 < min(long.asked)
+    assert done.returncode == 1 and "WRONG: " in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -124,41 +114,20 @@ def test_without_a_switch_there_is_one_side(serve: Any, fake: Fake) -> None:
     assert done.stdout.count("ok: ") == 1 and "nothing to ask above the switch" in done.stdout
 
 
-def test_it_waits_until_the_server_is_ready(serve: Any) -> None:
-    done = run(serve(Fake(unready=1)))
-    assert done.returncode == 0
-    assert "not ready" in done.stdout
+def test_a_server_that_is_never_ready_fails_within_the_timeout(serve: Any) -> None:
+    assert run(serve(Fake(unready=99)), timeout="0.1").returncode == 1
 
 
-def test_a_server_that_never_is_ready_fails(serve: Any) -> None:
-    done = run(serve(Fake(unready=99)), timeout="0.1")
-    assert done.returncode == 1
-
-
-def test_the_key_of_the_mounted_file(serve: Any, tmp_path: Path) -> None:
+def test_it_sends_the_first_key_of_the_mounted_file(serve: Any, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# of the tests\n\n  secret \nother\n")
     assert run(serve(Fake(key="secret")), key_file=str(keys)).returncode == 0
     assert run(serve(Fake(key="secret"))).returncode == 1
 
 
-def test_the_pod_runs_this_script_with_the_services_urls() -> None:
-    objects = render(case("everything"))
-    [script] = [
-        each["data"] for each in objects if each["metadata"]["name"] == "demo-ropeswitch-test" and "data" in each
-    ]
+def test_the_pod_runs_this_script() -> None:
+    script = one(render({}), "ConfigMap", "demo-ropeswitch-test")["data"]
     assert script == {"passkey.py": SCRIPT.read_text(encoding="utf-8")}
-    [container] = pods(objects)["demo-ropeswitch-test"]["containers"]
-    assert container["command"] == ["python3", "/test/passkey.py"]
-    assert {each["name"]: each["value"] for each in container["env"]} == {
-        "SHORT_URL": "http://demo-ropeswitch-short:8000",
-        "LONG_URL": "http://demo-ropeswitch-long:8000",
-        "API_KEY_FILE": "/keys/api-keys",
-        "TIMEOUT": "900",
-    }
-    [alone] = pods(render({}))["demo-ropeswitch-test"]["containers"]
-    env = {each["name"]: each["value"] for each in alone["env"]}
-    assert env["SHORT_URL"] == env["LONG_URL"] == "http://demo-ropeswitch:8000" and env["API_KEY_FILE"] == ""
 
 
 @pytest.mark.full

@@ -8,12 +8,11 @@ from typing import Any
 
 import yaml
 
+from tests.deploy.chart.helm import CHART
 from tests.docs.pages import ROOT
 
-CHART = ROOT / "deploy" / "helm" / "ropeswitch"
 ALERTS = CHART / "files" / "alerts.yaml"
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
-RUNBOOK = ROOT / "docs" / "runbook.md"
 RULE_TESTS = ROOT / "tests" / "deploy" / "monitoring" / "rules_test.yaml"
 # Where make test-full unpacks it (requirements/debian.py).
 PROMTOOL = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin" / "promtool"
@@ -21,6 +20,8 @@ PROMTOOL = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin" / "promtool"
 SCOPE = 'job=~".*ropeswitch.*"'
 # What Grafana puts in for its variables, or something like it.
 VARIABLES = {"$__rate_interval": "5m", "$quantile": "0.95"}
+_OPERATORS = {"and", "or", "unless", "bool"}
+_MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,23 @@ class Asked:
     where: str
     query: str
     shown: frozenset[str] = frozenset()
+
+    def selectors(self) -> list[tuple[str, list[tuple[str, str, str]]]]:
+        """Return each metric, and its matchers as label, operator and value."""
+        bare = re.sub(
+            r"\bby \([^)]*\)|\[[^\]]*\]|\$\w+", "", self.query.replace("$namespace", "NS").replace("$job", "JOB")
+        )
+        found = re.findall(r"(?<![\w.])([A-Za-z_:][\w:]*)(?![\w:]*\s*\()(?:\{([^}]*)\})?", bare)
+        return [(name, _MATCHER.findall(matchers)) for name, matchers in found if name not in _OPERATORS]
+
+    def grouped(self) -> set[str]:
+        """Return the labels by which the query groups."""
+        return {
+            label.strip()
+            for labels in re.findall(r"\bby \(([^)]*)\)", self.query)
+            for label in labels.split(",")
+            if label.strip()
+        }
 
 
 def rules() -> list[dict[str, Any]]:

@@ -6,71 +6,48 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_python import Chart
 
-from tests.deploy.monitoring.files import ALERTS, CHART, DASHBOARDS, RULE_TESTS, SCOPE
-from tests.deploy.monitoring.test_rules import promtool
+from tests.deploy.chart.helm import Object, Values, files, one, render
+from tests.deploy.monitoring.files import ALERTS, DASHBOARDS, RULE_TESTS, SCOPE
+from tests.deploy.monitoring.test_queries import promtool
 
 LINK = "https://example.org/runbook"
 
 
-def rendered(template: str, **metrics: Any) -> dict[str, Any] | None:
-    """What one template makes of these values under ``metrics``, for the release ``llm`` in the namespace ``prod``."""
-    with Chart.load(CHART) as chart:
-        made = chart.render({"metrics": metrics}, name="llm", namespace="prod")
-    document: dict[str, Any] | None = yaml.safe_load(made[f"ropeswitch/templates/{template}"])
-    return document
+def ruled(values: Values | None = None, **options: Any) -> Object:
+    rule = {"enabled": True, "runbookUrl": LINK, "labels": {"release": "prometheus"}}
+    return one(render({"metrics": {"prometheusRule": rule}, **(values or {})}, **options), "PrometheusRule")
 
 
-def ruled(**more: Any) -> dict[str, Any]:
-    rule = rendered("prometheusrule.yaml", prometheusRule={"enabled": True, "runbookUrl": LINK, **more})
-    assert rule is not None
-    return rule
-
-
-def unscoped(groups: Any) -> Any:
-    """The rules as they are in the file."""
-    text = yaml.safe_dump(groups, width=10**6)
-    text = re.sub(r'namespace=\\?"prod\\?", job=~\\?"llm-ropeswitch[^"\\]*\\?"', "SCOPE", text)
-    return yaml.safe_load(text)
-
-
-def test_neither_is_there_unless_asked_for() -> None:
-    assert rendered("prometheusrule.yaml") is None and rendered("dashboards.yaml") is None
-
-
-def test_the_rules_are_those_of_the_file() -> None:
-    rule = ruled(labels={"release": "prometheus"})
-    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-    assert rule["metadata"]["name"] == "llm-ropeswitch"
-    assert rule["metadata"]["labels"].items() >= {"release": "prometheus", "app.kubernetes.io/instance": "llm"}.items()
-    groups = rule["spec"]["groups"]
-    for each in (each for group in groups for each in group["rules"] if "alert" in each):
+def test_the_rules_are_those_of_the_file_for_this_release() -> None:
+    rule = ruled()
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    for each in (each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each):
         assert each["annotations"].pop("runbook_url") == f"{LINK}#{each['alert'].lower()}"
-    file = yaml.safe_load(ALERTS.read_text().replace(SCOPE, "SCOPE"))
-    assert unscoped(groups) == file["groups"]
+    text = yaml.safe_dump(rule["spec"]["groups"], width=10**6)
+    scoped = re.sub(r'namespace=\\?"llm\\?", job=~\\?"demo-ropeswitch[^"\\]*\\?"', "SCOPE", text)
+    assert yaml.safe_load(scoped) == yaml.safe_load(ALERTS.read_text().replace(SCOPE, "SCOPE"))["groups"]
 
 
 @pytest.mark.parametrize("pools", [False, True])
-def test_the_rules_see_the_jobs_of_the_release(pools: bool) -> None:
+def test_the_rules_see_the_jobs_of_the_release_and_no_others(pools: bool) -> None:
     """A job is called like its service, and of the services those are scraped that have the servers of one pool."""
-    with Chart.load(CHART) as chart:
-        made = chart.render({"longPool": {"enabled": pools}}, name="llm", namespace="prod")
-    services = list(yaml.safe_load_all(made["ropeswitch/templates/service.yaml"]))
+    values = {"longPool": {"enabled": pools}}
     component = "app.kubernetes.io/component"
-    jobs = [each["metadata"]["name"] for each in services if each and each["metadata"]["labels"][component] == "server"]
+    services = [each["metadata"] for each in render(values) if each["kind"] == "Service"]
+    jobs = [each["name"] for each in services if each["labels"][component] == "server"]
     assert len(jobs) == 1 + pools
-    text = yaml.safe_dump(ruled()["spec"]["groups"], width=10**6)
+    text = yaml.safe_dump(ruled(values)["spec"]["groups"], width=10**6)
     [(namespace, pattern)] = set(re.findall(r'namespace=\\?"(\w+)\\?", job=~\\?"([^"\\]+)', text))
-    assert namespace == "prod" and SCOPE not in text
+    assert namespace == "llm" and SCOPE not in text
     for job in jobs:
         assert re.fullmatch(pattern, job)
         assert not re.fullmatch(pattern, f"other-{job}") and not re.fullmatch(pattern, f"{job}-2")
 
 
 @pytest.mark.full
-def test_the_rendered_rules_pass_the_same_tests(tmp_path: Path) -> None:
-    groups = ruled()["spec"]["groups"]
+def test_the_rendered_rules_pass_the_same_cases(tmp_path: Path) -> None:
+    groups = ruled(release="llm", namespace="prod")["spec"]["groups"]
     for rule in (rule for group in groups for rule in group["rules"]):
         rule.get("annotations", {}).pop("runbook_url", None)
     (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": groups}))
@@ -81,17 +58,11 @@ def test_the_rendered_rules_pass_the_same_tests(tmp_path: Path) -> None:
 
 
 def test_the_dashboards_are_those_of_the_files() -> None:
-    chosen = {"labels": {"grafana_dashboard": "yes"}, "annotations": {"kept": "too"}, "folder": "LLM"}
-    board = rendered("dashboards.yaml", dashboards={"enabled": True, **chosen})
-    assert board is not None
-    assert (board["kind"], board["metadata"]["name"]) == ("ConfigMap", "llm-ropeswitch-dashboards")
-    assert board["metadata"]["annotations"] == {"grafana_folder": "LLM", "kept": "too"}
-    assert (
-        board["metadata"]["labels"].items() >= {"grafana_dashboard": "yes", "app.kubernetes.io/instance": "llm"}.items()
+    chosen = {"enabled": True, "labels": {"grafana_dashboard": "yes"}, "annotations": {"kept": "too"}}
+    board = one(
+        render({"metrics": {"dashboards": {**chosen, "folder": "LLM"}}}), "ConfigMap", "demo-ropeswitch-dashboards"
     )
+    assert board["metadata"]["annotations"] == {"grafana_folder": "LLM", "kept": "too"}
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "yes"
     assert board["data"] == {file.name: file.read_text(encoding="utf-8") for file in DASHBOARDS}
-
-
-def test_a_dashboard_without_a_folder_has_no_annotations() -> None:
-    board = rendered("dashboards.yaml", dashboards={"enabled": True})
-    assert board is not None and board["data"] and "annotations" not in board["metadata"]
+    assert not {"templates/dashboards.yaml", "templates/prometheusrule.yaml"} & {*files({})}

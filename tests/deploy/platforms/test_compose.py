@@ -13,8 +13,7 @@ import pytest
 from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.models import BUNDLED_MODEL
 from tests.deploy.monitoring.files import rules
-from tests.deploy.platforms.rendered import FILES, IMAGE, read
-from tests.deploy.platforms.schemas import check_schema
+from tests.deploy.platforms.files import FILES, IMAGE, check_schema, read
 from tests.docs.pages import ROOT
 from tests.server.running import running
 from tests.server.test_prometheus import FOLDER as PROMETHEUS
@@ -24,12 +23,12 @@ HERE = FILES / "compose"
 
 
 def compose(name: str = "compose.yaml") -> dict[str, Any]:
-    [found] = read(HERE / name)
+    found: dict[str, Any] = read("compose", name)
     return found
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
-def test_the_specification_takes_it(name: str) -> None:
+def test_the_specification_accepts_it(name: str) -> None:
     each = compose(name)
     check_schema(each, "compose")
     assert each["services"]["server"]["image"].startswith(f"${{ROPESWITCH_IMAGE:-{IMAGE}:0.1.0")
@@ -38,39 +37,31 @@ def test_the_specification_takes_it(name: str) -> None:
         check_schema(each, "compose")
 
 
-def test_every_file_and_volume_that_is_mounted_exists() -> None:
+def test_the_server_is_confined_its_mounts_exist_and_nothing_is_open_to_the_network() -> None:
     found = compose()
-    named = set(found["volumes"])
-    for service in found["services"].values():
-        for mount in service["volumes"]:
-            source, target, *_ = mount.split(":")
-            assert source in named or (HERE / source).resolve().exists(), mount
-            assert source in named or mount.endswith(":ro"), mount
-            assert target.startswith("/")
-
-
-def test_the_server_is_confined_and_nothing_is_open_to_the_network() -> None:
-    services = compose()["services"]
+    services, volumes = found["services"], set(found["volumes"])
     server = services["server"]
     assert server["read_only"] and server["cap_drop"] == ["ALL"] and int(server["user"].split(":")[0]) > 0
     assert server["security_opt"] == ["no-new-privileges:true"]
     written = {mount.split(":")[0] for mount in server["tmpfs"]} | {mount.split(":")[1] for mount in server["volumes"]}
     assert written == {"/tmp", "/cache"}
-    assert all(port.startswith("127.0.0.1:") for each in services.values() for port in each["ports"])
+    for each in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in each["ports"])
+        for mount in each["volumes"]:
+            source = mount.split(":")[0]
+            assert source in volumes or ((HERE / source).resolve().exists() and mount.endswith(":ro")), mount
     # Its variables are none that turn anything on or are unknown.
     assert variables.read(dict.fromkeys(server["environment"], "x")) == {}
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:
-    [sources] = read(HERE / "grafana" / "datasources.yaml")
-    [source] = sources["datasources"]
+    [source] = read("compose", "grafana", "datasources.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090" and source["isDefault"] and source["type"] == "prometheus"
-    [providers] = read(HERE / "grafana" / "dashboards.yaml")
-    [provider] = providers["providers"]
-    grafana = compose()["services"]["grafana"]
-    mounts = {target: source for source, target, *_ in (mount.split(":") for mount in grafana["volumes"])}
-    boards = (HERE / mounts[provider["options"]["path"]]).resolve()
-    [board] = boards.glob("*.json")
+    [provider] = read("compose", "grafana", "dashboards.yaml")["providers"]
+    mounts = {
+        target: source for source, target, *_ in (m.split(":") for m in compose()["services"]["grafana"]["volumes"])
+    }
+    [board] = (HERE / mounts[provider["options"]["path"]]).resolve().glob("*.json")
     asked = json.loads(board.read_text(encoding="utf-8"))["templating"]["list"]
     # The board lets the user choose among data sources of this type, and takes the default one.
     assert {"datasource", "prometheus"} == {next(each["type"] for each in asked), source["type"]}
@@ -81,7 +72,7 @@ def test_prometheus_scrapes_the_server_by_its_own_file(tmp_path: Path) -> None:
     """The image's entry point without a model, and Debian's Prometheus with the mounted files at another address."""
     services = compose()["services"]
     assert services["server"]["command"] == "${ROPESWITCH_ARGUMENTS:-}"
-    [config] = read(HERE / "prometheus.yml")
+    config = read("compose", "prometheus.yml")
     [job] = config["scrape_configs"]
     [static] = job["static_configs"]
     assert static["targets"] == ["server:8000"]

@@ -83,6 +83,11 @@
 {{- if and (include "ropeswitch.autoscaled" .) (gt (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
 {{- fail (printf "%sparallelism.dataParallelReplicas: %d must be at most autoscaling.minReplicas, %d, from which autoscaling starts" $at (int $p.dataParallelReplicas) (int $v.autoscaling.minReplicas)) -}}
 {{- end -}}
+{{- range $v.publicPaths -}}
+{{- if and (or $v.ingress.enabled $v.gateway.enabled) $v.apiKeys.enabled (not $v.metrics.key.existingSecret) (or (eq . "/") (hasPrefix "/metrics" .)) -}}
+{{- fail (printf "publicPaths: %q would make /metrics public, which needs no key; leave it out, or set metrics.key.existingSecret" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- fail "ingress.hosts: ingress.enabled needs a host" -}}
 {{- end -}}
@@ -136,7 +141,7 @@
 {{- end -}}
 {{- end -}}
 {{- $flags := dict "--port" "server.port" "--api-server-count" "server.apiServers" "--shutdown-timeout" "server.shutdownTimeout" "--max-body-bytes" "server.maxBodyMiB" "--served-model-name" "servedModelName" "--factors" "factors" "--ladder" "ladder" "--native-window" "nativeWindow" "--ladder-policy" "ladderPolicy" "--ladder-aliases" "ladderAliases" "--chat-template" "chatTemplate" "--max-model-len" "maxModelLen" "--max-num-seqs" "maxNumSeqs" "--gpu-memory-utilization" "gpuMemoryUtilization" "--kv-cache-dtype" "kvCacheDtype" "--tensor-parallel-size" "parallelism.tensor" "--decode-context-parallel-size" "parallelism.decodeContext" "--pipeline-parallel-size" "parallelism.pipeline" "--data-parallel-size" "parallelism.dataParallelReplicas" "--nnodes" "parallelism.nodes" "--node-rank" "parallelism.nodes" "--master-addr" "parallelism.nodes" "--headless" "parallelism.nodes" "--api-key-file" "apiKeys" "--metrics-key-file" "metrics.key" "--ssl-certfile" "tls" "--ssl-keyfile" "tls" -}}
-{{- $gone := dict "--allow-ladder-updates" "a ladder is fixed at startup, so change ladder or factors and upgrade the release" "--requests-per-minute-per-key" "limit rates in a gateway" -}}
+{{- $gone := dict "--allow-ladder-updates" "a ladder is fixed at startup, so change ladder or factors and upgrade the release" "--requests-per-minute-per-key" "limit rates in a gateway" "--max-concurrent-per-key" "use --max-sequences-per-key and --max-tokens-per-key" -}}
 {{- range $v.server.extraArgs -}}
 {{- $flag := splitList "=" . | first | replace "_" "-" -}}
 {{- if hasKey $flags $flag -}}

@@ -3,8 +3,12 @@ Set the chart's default for each value that is missing: Helm removes what the us
 comments below its name. files/defaults.yaml repeats values.yaml, which templates cannot read. Every template includes this first.
 */}}
 {{- define "ropeswitch.complete" -}}
+{{- /* All templates of a rendering share the values. */ -}}
+{{- if not (hasKey .Values "complete") -}}
 {{- include "ropeswitch.fill" (dict "onto" .Values "from" (.Files.Get "files/defaults.yaml" | fromYaml)) -}}
 {{- include "ropeswitch.prune" .Values -}}
+{{- $_ := set .Values "complete" true -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* Remove what is null from maps at any level: Kubernetes reads it as absent, and schemas of its objects do not allow it. */ -}}

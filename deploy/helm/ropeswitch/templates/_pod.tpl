@@ -13,14 +13,47 @@ container's default 64 MiB.
 {{- end -}}
 
 {{- define "ropeswitch.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
-{{- $gpus := int .Values.parallelism.gpusPerNode -}}
+{{- $v := .Values -}}
+{{- $resources := deepCopy $v.resources -}}
+{{- $gpus := int $v.parallelism.gpusPerNode -}}
 {{- $limits := default dict $resources.limits -}}
-{{- if and (gt $gpus 0) (not .Values.gpusFromClaims) (not (include "ropeswitch.namesGpus" $limits)) -}}
+{{- if and (gt $gpus 0) (not $v.gpusFromClaims) (not (include "ropeswitch.namesGpus" $limits)) -}}
 {{- $_ := set $limits "nvidia.com/gpu" $gpus -}}
 {{- $_ := set $resources "limits" $limits -}}
 {{- end -}}
+{{- $ranks := int (div (mul $v.parallelism.tensor $v.parallelism.pipeline) $v.parallelism.nodes) -}}
+{{- /* GPUs: pinned token IDs take 4 bytes each, rounded up to a power of two. CPUs: weights and KV cache are in this memory. */ -}}
+{{- $ids := div (mul 8 (int64 $v.maxModelLen) (default 1024 $v.maxNumSeqs | int64)) 1048576 -}}
+{{- $limit := ternary (add 16384 (mul $ranks (add 8192 $ids))) (add 4096 (mul $ranks 4096)) (gt $gpus 0) -}}
+{{- if and (eq $gpus 0) $v.model }}{{ $limit = 65536 }}{{ end -}}
+{{- include "ropeswitch.limited" (dict "resources" $resources "limit" $limit "request" (mul $ranks 2048)) -}}
+{{- end -}}
+
+{{/*
+Resources with a memory limit of `limit` Mi, or of the memory they request if that is more, unless they have a limit. A request of
+`request` Mi comes with it: without one, Kubernetes would request the whole limit.
+*/}}
+{{- define "ropeswitch.limited" -}}
+{{- $resources := deepCopy .resources -}}
+{{- $limits := default dict $resources.limits -}}
+{{- $requests := default dict $resources.requests -}}
+{{- if not (hasKey $limits "memory") -}}
+{{- $_ := set $limits "memory" (printf "%dMi" (int64 .limit)) -}}
+{{- if not (hasKey $requests "memory") -}}
+{{- $_ := set $requests "memory" (printf "%dMi" (int64 .request)) -}}
+{{- else if gt (include "ropeswitch.mebibytes" $requests.memory | float64) (float64 .limit) -}}
+{{- $_ := set $limits "memory" $requests.memory -}}
+{{- end -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- $_ := set $resources "requests" $requests -}}
+{{- end -}}
 {{- toYaml $resources -}}
+{{- end -}}
+
+{{- define "ropeswitch.mebibytes" -}}
+{{- $unit := regexFind "[A-Za-z]*$" (print .) -}}
+{{- $sizes := dict "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- divf (mulf (print . | trimSuffix $unit | float64) (get $sizes $unit)) 1048576.0 -}}
 {{- end -}}
 
 {{/* Whether resources list GPUs, whole ones or slices. */}}

@@ -142,7 +142,7 @@ at once with an empty claim copy under separate names, so that none writes into 
   securityContext:
     {{- toYaml $v.securityContext | nindent 4 }}
   resources:
-    {{- toYaml $store.resources | nindent 4 }}
+    {{- include "ropeswitch.limited" (dict "resources" $store.resources "limit" 2048 "request" 256) | nindent 4 }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     - {name: model, mountPath: /models}
