@@ -1,5 +1,6 @@
-"""Every command of the pages that is not marked runs as it is printed, in the page's order, and succeeds."""
+"""Every command of the pages runs as it is printed, in the page's order, and succeeds, or its mark says what it needs."""
 
+import ast
 import os
 import re
 import shutil
@@ -15,27 +16,24 @@ from typing import IO
 import psutil
 import pytest
 
-from tests.docs.marks import name, to_run
-from tests.docs.pages import IGNORED, ROOT, pages
+from tests.docs.marks import COMMANDS, MARK, mark, name, to_run
+from tests.docs.pages import IGNORED, ROOT, blocks, pages, statements
 from tests.docs.placeholders import PLACEHOLDERS
 from tests.server.running import START_SECONDS, Server, environment, free_port, patient
 
-pytestmark = pytest.mark.full
-
+# The server of pages that start none.
 SHARED = "make serve"
-"""The server of pages that start none."""
 SERVES = re.compile(r"\b(?:make|ropeswitch|vllm) serve\b")
 # No compiler, little memory.
 FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
 STOP_SECONDS = 60
-
-
-def own_servers(page: Path) -> int:
-    return sum(1 for block in to_run(page) if SERVES.search(block) and not block.startswith(SHARED))
-
-
-# Those of the shared server first.
-PAGES = sorted((page for page in pages() if to_run(page)), key=own_servers)
+# Pages of the shared server first.
+PAGES = sorted(
+    (page for page in pages() if to_run(page)),
+    key=lambda page: sum(1 for block in to_run(page) if SERVES.search(block) and not block.startswith(SHARED)),
+)
+ALL = {name(page): page for page in pages()}
+EVERY = [(page, each) for page in ALL.values() for block in blocks(page, "bash") for each in statements(block)]
 
 
 def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -143,6 +141,7 @@ def place(request: pytest.FixtureRequest, tree: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_run(page: Path, place: Path, served: Served) -> None:
     # The page's own server, once it is started.
@@ -164,5 +163,22 @@ def test_commands_run(page: Path, place: Path, served: Served) -> None:
         assert code == 0, f"{text}\nexit code {code}:\n{(place / 'commands.out').read_text()[-4000:]}"
 
 
-def test_files_are_made_for_pages_that_run() -> None:
+def test_every_command_runs_or_says_what_it_needs() -> None:
+    """Blocks in another shell's name, or indented by tabs, would not be run; a misspelt mark would."""
+    for page in ALL.values():
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"^\s*```(?:sh|shell|console|zsh)$", text, re.MULTILINE), page
+        assert len(re.findall(r"```bash$", text, re.MULTILINE)) == len(blocks(page, "bash")), page
+    assert [(page, text) for page, each in EVERY if (text := mark(each)) and not MARK.fullmatch(text)] == []
+
+
+def test_what_stands_for_a_command_exists() -> None:
+    """The other tests that run commands, the replaced parts of commands, and the pages that files are made for."""
+    for part, path in COMMANDS["executed_by"].items():
+        file, _, test = path.partition("::")
+        assert any(part in each for _, each in EVERY), part
+        functions = ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        assert test in [each.name for each in functions if isinstance(each, ast.FunctionDef)], path
+    for page, parts in COMMANDS["substitutions"].items():
+        assert [old for old in parts if old not in "".join(blocks(ALL[page], "bash"))] == []
     assert PLACEHOLDERS.keys() <= set(map(name, PAGES))
