@@ -10,7 +10,7 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from tests.docs.pages import ROOT
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.draft_models import LONGEST, ROPE, WINDOW, eagle3
-from tests.passkey_tiny.text import sentence
+from tests.passkey_tiny.passkey import sentence
 from tests.server.checkpoint import byte_tokenizer
 
 PLANS = ROOT / "docs" / "plans"
