@@ -1,7 +1,7 @@
-"""Runs the tests that need a CUDA GPU, step by step, and writes JUnit XML and a summary; ``make test-gpu`` calls it.
+"""Runs the tests that need a CUDA GPU, step by step (steps.yaml), and prints a summary; ``make test-gpu`` calls it.
 
-Each step is a separate pytest process with its own time limit. A step that fails or runs out of time does not stop the
-others.
+Each step is a separate pytest process with its own time limit and a JUnit XML report. A step that fails or runs out of time
+does not stop the others.
 """
 
 import argparse
@@ -12,46 +12,19 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from tests.gpu.settings import VARIABLES
 
 ROOT = Path(__file__).parents[2]
+STEPS = yaml.safe_load(Path(__file__).with_name("steps.yaml").read_text(encoding="utf-8"))["steps"]
 TIMED_OUT = (124, 137)
 # For pytest to stop the servers that it has started.
 STOP_SECONDS = "60"
-EXACTNESS = ["runner_cases", "test_modes", "test_prefix_cache", "test_ladders", "test_policy", "test_features"]
-EXACTNESS += ["test_drafts", "test_speculation", "test_kv_offloading", "test_auto_kinds"]
-EXACTNESS = [f"tests/exactness/{name}.py" for name in EXACTNESS]
-BFLOAT16 = ["tests/exactness/test_bfloat16.py"]
-SLEEP = ["tests/exactness/gpu_cases.py"]
-SERVER = ["test_exactness", "test_openai_api", "test_length_metrics", "test_scheduling_metrics"]
-SERVER += ["test_factor_sets_api"]
-SERVER = [f"tests/server/{name}.py" for name in SERVER]
-V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": number, "ROPESWITCH_TEST_ASYNC": "1"} for number in "01")
-
-
-@dataclass(frozen=True)
-class Step:
-    """Test files, the environment variables that they run under, and the most seconds that they may take."""
-
-    name: str
-    files: Sequence[str]
-    seconds: int
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-
-STEPS = (
-    Step("kernels", ["tests/kernels"], 600),
-    Step("exactness-v2", EXACTNESS, 1800, V2),
-    Step("exactness-v1", EXACTNESS, 1800, V1),
-    Step("bfloat16-v2", BFLOAT16, 900, V2),
-    Step("bfloat16-v1", BFLOAT16, 900, V1),
-    Step("sleep-v2", SLEEP, 600, V2),
-    Step("sleep-v1", SLEEP, 600, V1),
-    Step("server", SERVER, 1800),
-)
+Step = Mapping[str, Any]
 
 
 def run_step(step: Step, report: Path, flags: Sequence[str]) -> str:
@@ -59,20 +32,11 @@ def run_step(step: Step, report: Path, flags: Sequence[str]) -> str:
 
     ``flags`` go to pytest. Returns passed, failed or timeout.
     """
-    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", "-m", "not million", *step.files, *flags]
+    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", "-m", "not million", *step["files"], *flags]
     # SIGINT, which a shell's background jobs inherit as ignored, lets pytest stop the servers of its tests.
-    limit = [
-        "env",
-        "--default-signal=INT",
-        "timeout",
-        "--foreground",
-        "-s",
-        "INT",
-        "-k",
-        STOP_SECONDS,
-        str(step.seconds),
-    ]
-    variables = os.environ | VARIABLES | step.variables
+    limit = ["env", "--default-signal=INT", "timeout", "--foreground", "-s", "INT", "-k", STOP_SECONDS]
+    limit.append(str(step["seconds"]))
+    variables = os.environ | VARIABLES | step.get("variables", {})
     process = subprocess.Popen([*limit, *command], cwd=ROOT, env=variables, start_new_session=True)
     try:
         code = process.wait()
@@ -84,25 +48,23 @@ def run_step(step: Step, report: Path, flags: Sequence[str]) -> str:
     return "timeout" if code in TIMED_OUT else "failed" if code else "passed"
 
 
-def run(steps: Sequence[Step], folder: Path, flags: Sequence[str]) -> int:
+def run(steps: Mapping[str, Step], folder: Path, flags: Sequence[str]) -> int:
     """Run the steps, with a report each in ``folder``, and print a table; return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
     table = {}
-    for step in steps:
-        print(f"test-gpu: {step.name}, at most {step.seconds} s", flush=True)
+    for name, step in steps.items():
+        print(f"test-gpu: {name}, at most {step['seconds']} s", flush=True)
         began = time.monotonic()
-        table[step.name] = run_step(step, folder / f"{step.name}.xml", flags), time.monotonic() - began
-    print(f"\n{'step':<14} {'status':<8} {'seconds':>8}")
+        table[name] = run_step(step, folder / f"{name}.xml", flags), time.monotonic() - began
     for name, (status, seconds) in table.items():
-        print(f"{name:<14} {status:<8} {seconds:>8.1f}")
+        print(f"{name:<14} {status:<8} {seconds:>8.1f} s")
     print(f"test-gpu: reports are in {folder}", flush=True)
     return int(any(status != "passed" for status, _ in table.values()))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="test-gpu", description=__doc__, epilog="Other flags go to pytest.")
-    names = [step.name for step in STEPS]
-    parser.add_argument("--step", action="append", choices=names, help="run only this step; may be repeated")
+    parser.add_argument("--step", action="append", choices=STEPS, help="run only this step; may be repeated")
     folder = Path("build/test-gpu")
     parser.add_argument("--reports", type=Path, default=folder, help="folder of the JUnit XML reports (%(default)s)")
     args, flags = parser.parse_known_args()
@@ -112,7 +74,7 @@ def main() -> int:
         found := subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False)
     ).returncode:
         sys.exit(f"test-gpu: error: no CUDA GPU was found: {found.stderr.strip().splitlines()[-1]}")
-    return run([step for step in STEPS if step.name in (args.step or names)], args.reports.resolve(), flags)
+    return run({name: STEPS[name] for name in args.step or STEPS}, args.reports.resolve(), flags)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.gpu.run import ROOT, STEPS, Step, run
+from tests.gpu.run import ROOT, STEPS, run
 
 FAILING = """
 import os
@@ -31,10 +31,11 @@ CODES = {"failing": FAILING, "slow": SLOW, "empty": "", "passing": "def test_one
 
 
 def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    steps = []
+    steps = {}
     for name, code in CODES.items():
-        (tmp_path / f"test_{name}.py").write_text(code)
-        steps.append(Step(name, [str(tmp_path / f"test_{name}.py")], 20 if name == "slow" else 120, {"STEP": name}))
+        file = tmp_path / f"test_{name}.py"
+        file.write_text(code)
+        steps[name] = {"files": [str(file)], "seconds": 20 if name == "slow" else 120, "variables": {"STEP": name}}
     assert run(steps, tmp_path / "reports", ["-q", "-p", "no:cacheprovider", "--noconftest"]) == 1
     *table, last = [line.split() for line in capfd.readouterr().out.splitlines()[-5:]]
     found = [["failing", "failed"], ["slow", "timeout"], ["empty", "failed"], ["passing", "passed"]]
@@ -46,7 +47,7 @@ def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: 
 
 
 def test_the_steps_name_files_that_exist() -> None:
-    assert all((ROOT / file).exists() for each in STEPS for file in each.files)
+    assert all((ROOT / file).exists() for each in STEPS.values() for file in each["files"])
 
 
 def test_without_a_gpu_nothing_runs(tmp_path: Path) -> None:
