@@ -1,32 +1,23 @@
 """Every command of the pages runs as it is printed, in the page's order, and succeeds, or its mark says what it needs."""
 
 import ast
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
-import psutil
 import pytest
 
 from tests.docs.marks import COMMANDS, MARK, mark, name, to_run
 from tests.docs.pages import IGNORED, ROOT, blocks, pages, statements
-from tests.docs.placeholders import PLACEHOLDERS
-from tests.server.running import START_SECONDS, Server, environment, free_port, patient
+from tests.docs.placeholders import fill
+from tests.docs.shell import Served, bash, kill
+from tests.server.running import START_SECONDS
 
 # The server of pages that start none.
 SHARED = "make serve"
 SERVES = re.compile(r"\b(?:make|ropeswitch|vllm) serve\b")
-# No compiler, little memory.
-FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
-STOP_SECONDS = 60
 # Pages of the shared server first.
 PAGES = sorted(
     (page for page in pages() if to_run(page)),
@@ -34,75 +25,6 @@ PAGES = sorted(
 )
 ALL = {name(page): page for page in pages()}
 EVERY = [(page, each) for page in ALL.values() for block in blocks(page, "bash") for each in statements(block)]
-
-
-def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start the commands in the folder, with the environment's programs first on the path."""
-    path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
-    # Without its cache, vLLM imports every model that it inspects in a process of its own, 40 s of a core for each server.
-    cache = str(Path.home() / ".cache" / "vllm")
-    home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path, "VLLM_CACHE_ROOT": cache}
-    return subprocess.Popen(
-        ["bash", "-c", f"set -euo pipefail\n{text}"],
-        cwd=folder, env=patient(environment()) | home | variables,
-        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-
-class Served:
-    """The only server of the moment, which stays until a page needs another one."""
-
-    def __init__(self) -> None:
-        self.command, self.port, self.output = "", 0, Path()
-        self.shell: subprocess.Popen[bytes] | None = None
-
-    def need(self, command: str, folder: Path) -> None:
-        """Start it, unless it is running, and wait until it answers."""
-        command = command.partition("#")[0].strip()
-        if command == self.command:
-            return
-        self.stop()
-        self.port, self.output = free_port(), folder / "server.out"
-        text = command if command == SHARED else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
-        with self.output.open("wb") as output:
-            shell = bash(text, folder, {"PORT": str(self.port)}, output)
-        server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
-        deadline = time.monotonic() + START_SECONDS
-        try:
-            while not answers(server):
-                log = self.output.read_text()[-4000:]
-                assert shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
-                time.sleep(0.5)
-        except BaseException:
-            kill(shell)
-            raise
-        self.command, self.shell = command, shell
-
-    def stop(self) -> None:
-        """End it by SIGTERM to its own process: the command must exit with 0."""
-        if self.shell is None:
-            return
-        shell, self.shell, self.command = self.shell, None, ""
-        try:
-            if shell.poll() is None:
-                process = psutil.Process(shell.pid)
-                while process.name() in ("bash", "make", "sh"):
-                    [process] = process.children()
-                process.terminate()
-            assert shell.wait(STOP_SECONDS) == 0, self.output.read_text()[-4000:]
-        finally:
-            kill(shell)
-
-
-def kill(shell: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(shell.pid, signal.SIGKILL)
-
-
-def answers(server: Server) -> bool:
-    with suppress(OSError):
-        return server.get("/health").status == 200
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +58,7 @@ def place(request: pytest.FixtureRequest, tree: Path, tmp_path: Path) -> Path:
         (tmp_path / entry.name).symlink_to(entry)
     # An answer of 400 or above is an error.
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
-    if make := PLACEHOLDERS.get(name(request.getfixturevalue("page"))):
-        make(tmp_path)
+    fill(tmp_path, name(request.getfixturevalue("page")))
     return tmp_path
 
 
@@ -173,7 +94,7 @@ def test_every_command_runs_or_says_what_it_needs() -> None:
 
 
 def test_what_stands_for_a_command_exists() -> None:
-    """The other tests that run commands, the replaced parts of commands, and the pages that files are made for."""
+    """The other tests that run commands, and the replaced parts of commands."""
     for part, path in COMMANDS["executed_by"].items():
         file, _, test = path.partition("::")
         assert any(part in each for _, each in EVERY), part
@@ -181,4 +102,3 @@ def test_what_stands_for_a_command_exists() -> None:
         assert test in [each.name for each in functions if isinstance(each, ast.FunctionDef)], path
     for page, parts in COMMANDS["substitutions"].items():
         assert [old for old in parts if old not in "".join(blocks(ALL[page], "bash"))] == []
-    assert PLACEHOLDERS.keys() <= set(map(name, PAGES))
