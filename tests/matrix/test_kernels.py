@@ -5,7 +5,14 @@ import torch.nn.functional as F
 from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
 from vllm import _custom_ops
 
-from tests.matrix.kernels import chunked_attention, delta_rule, expert_routing, latent_decoding, lightning
+from tests.matrix.kernels import (
+    chunked_attention,
+    delta_rule,
+    expert_routing,
+    kimi_delta_rule,
+    latent_decoding,
+    lightning,
+)
 
 
 def test_a_token_reads_its_own_chunk_and_those_just_before_it() -> None:
@@ -41,7 +48,7 @@ def test_the_delta_rule_continues_from_a_state() -> None:
 
 def test_kimi_decays_each_key_within_its_bound() -> None:
     speed, bias, raw = torch.tensor([0.5, 1.0]), torch.randn(6), torch.randn(5, 6)
-    plain, bounded = (delta_rule.gate(raw, speed.log(), 3, bias, lower_bound=bound) for bound in (None, -5.0))
+    plain, bounded = (kimi_delta_rule.gate(raw, speed.log(), 3, bias, lower_bound=bound) for bound in (None, -5.0))
     shifted = (raw + bias).view(5, 2, 3)
     torch.testing.assert_close(plain[:, 1], -F.softplus(shifted[:, 1]))
     torch.testing.assert_close(bounded[:, 0], -5 * (0.5 * shifted[:, 0]).sigmoid())

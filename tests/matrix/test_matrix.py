@@ -76,6 +76,11 @@ def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
     assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
 
 
+def test_every_kernel_of_a_recipe_exists() -> None:
+    kernels = {path.stem for path in (ROOT / "tests/matrix/kernels").glob("[a-z]*.py")}
+    assert {name for recipe in RECIPES.values() for name in recipe.replaced} == kernels
+
+
 def test_every_architecture_has_a_result() -> None:
     assert set(read(ROOT / RESULTS)) == set(rotating())
     assert set(WITHOUT_ROTATION) <= set(architectures()) and set(RECIPES) <= set(rotating())

@@ -9,18 +9,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from transformers.models.kimi_linear.modeling_kimi_linear import recurrent_kimi_delta_attention
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.mamba.gdn import olmo_gdn_linear_attn
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
 from vllm.model_executor.layers.mamba.ops.cpu.causal_conv1d import causal_conv1d_fn_cpu
-from vllm.utils.torch_utils import _resolve_layer_name
+from vllm.utils.torch_utils import LayerNameType, _resolve_layer_name
 
-Sequence = tuple[slice, torch.Tensor, torch.Tensor]
+Sequence = tuple[slice, Tensor, Tensor]
 
 
-def sequences(layer: Any, mixed: torch.Tensor, weight: torch.Tensor) -> Iterator[Sequence]:
+def sequences(layer: Any, mixed: Tensor, weight: Tensor) -> Iterator[Sequence]:
     """Convolve a step's queries, keys and values; yield each sequence's tokens, convolved values and state.
 
     Args:
@@ -49,7 +50,7 @@ def sequences(layer: Any, mixed: torch.Tensor, weight: torch.Tensor) -> Iterator
         yield slice(start, end), mixed[start:end], state
 
 
-def attend(query: Any, key: Any, value: Any, decay: Any, beta: Any, state: torch.Tensor) -> torch.Tensor:
+def attend(query: Any, key: Any, value: Any, decay: Any, beta: Any, state: Tensor) -> Tensor:
     """What one sequence reads, ``[tokens, heads, values]``; leaves the last state in ``state``, ``[heads, keys, values]``.
 
     ``decay`` is the logarithm of what is kept of the state, ``[tokens, heads, keys or 1]``.
@@ -60,7 +61,7 @@ def attend(query: Any, key: Any, value: Any, decay: Any, beta: Any, state: torch
     return read[0]
 
 
-def gated(layer: Any, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor, core_attn_out: torch.Tensor) -> None:
+def gated(layer: Any, mixed_qkv: Tensor, b: Tensor, a: Tensor, core_attn_out: Tensor) -> None:
     """The layers of Qwen and OLMo: betas are made of ``b``, decays of ``a``, each ``[tokens, heads]``."""
     decay = (-layer.A_log.exp() * F.softplus(a + layer.dt_bias)).unsqueeze(-1)
     beta = b.sigmoid() * (2 if getattr(layer, "allow_neg_eigval", False) else 1)
@@ -72,33 +73,14 @@ def gated(layer: Any, mixed_qkv: torch.Tensor, b: torch.Tensor, a: torch.Tensor,
         core_attn_out[part] = attend(query, key, value, decay[part], beta[part], state)
 
 
-def gate(g: Any, A: Any, head_k_dim: int, g_bias: Any = None, lower_bound: float | None = None) -> torch.Tensor:
-    """Kimi's decay, one for each key, ``[tokens, heads, keys]``; the arguments are those of vLLM's ``fused_kda_gate``."""
-    values = (g.float() if g_bias is None else g.float() + g_bias).unflatten(-1, (-1, head_k_dim))
-    speed = A.float().exp().view(-1, 1)
-    return -speed * F.softplus(values) if lower_bound is None else lower_bound * (speed * values).sigmoid()
-
-
-def kimi(layer: Any, *, g1: Any, beta: Any, core_attn_out: torch.Tensor, **projected: torch.Tensor) -> None:
-    """The layers of Bailing V3: ``g1`` are those of :func:`gate`, ``[1, tokens, heads, keys]``."""
-    mixed_qkv = torch.cat([projected[f"{each}_proj_states"] for each in "qkv"], dim=-1)
-    weight = torch.cat([each.weight.squeeze(1) for each in (layer.q_conv1d, layer.k_conv1d, layer.v_conv1d)])
-    for part, mixed, state in sequences(layer, mixed_qkv, weight):
-        query, key, value = (each.unflatten(-1, (-1, layer.head_dim)) for each in mixed.chunk(3, dim=-1))
-        state = state[..., : layer.head_dim]
-        core_attn_out[0, part] = attend(query, key, value, g1[0, part], beta[0, part], state)
-
-
 def install() -> None:
-    """Have the layers of Qwen, OLMo and Bailing V3 in this process compute so."""
-    from vllm.model_executor.models import bailing_moe_v3
+    """Have the layers of Qwen and OLMo in this process compute so."""
 
-    def qwen(mixed_qkv: Any, b: Any, a: Any, core_attn_out: Any, layer_name: Any) -> None:
+    # vLLM reads the types of an operator.
+    def qwen(mixed_qkv: Tensor, b: Tensor, a: Tensor, core_attn_out: Tensor, layer_name: LayerNameType) -> None:
         gated(get_forward_context().no_compile_layers[_resolve_layer_name(layer_name)], mixed_qkv, b, a, core_attn_out)
 
     gdn_attention.cpu_gdn_attention_core = qwen
     olmo_gdn_linear_attn.OlmoHybridGatedDeltaNetAttention._forward_core = gated
     # Triton's allocator, whose kernels do not run.
     olmo_gdn_linear_attn.set_triton_allocator = lambda _: None
-    bailing_moe_v3.fused_kda_gate = gate
-    bailing_moe_v3.BailingMoeV3KimiDeltaAttention._forward = kimi
