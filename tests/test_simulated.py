@@ -33,8 +33,8 @@ def test_a_decode_step_by_hand() -> None:
 
 
 def test_a_prefill_step_by_hand() -> None:
-    # 2 operations for each of a rank's 452,984,832 linear weights and token, and one row of the head; 4 x 2 heads x 128 values
-    # x 32 layers operations for each of 8192 x 8193 / 2 pairs.
+    # 2 operations for each of a rank's 452,984,832 linear weights and token, and one row of the head; 4 x 2 heads x 128
+    # values x 32 layers operations for each of 8192 x 8193 / 2 pairs.
     linear = (2 * 452_984_832 * 8192 + 2 * 4096 * 2000) / (312e12 * 0.65)
     attention = 32_768 * 8192 * 8193 / 2 / (312e12 * 0.6)
     reduces = 64 * 15e-6 + 8192 * 64 * 4096 * 2 * 2 * 15 / 16 / 210e9
