@@ -31,6 +31,7 @@ os.environ.update(ENVIRONMENT)
 importlib.import_module("torch").set_num_threads(1)
 for name in MODULES:
     importlib.import_module(name)
+measure = importlib.import_module("tests.matrix.measure").measure
 
 registry = importlib.import_module("vllm.model_executor.models.registry")
 # vLLM inspects a model's class in a separate process, which imports everything again, so that nothing initializes CUDA.

@@ -117,14 +117,14 @@ class Processes:
 
 
 def _child(name: str, ladder: Mapping[str, Any] | None, pipe: Any, logs: Path | None) -> None:
+    from tests.matrix.preload import measure
+
     target = os.devnull if logs is None else str(logs / f"{name}.log")
     file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
     # A model that came out large must not take the memory of everything else.
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
-    from tests.matrix.measure import measure
-
     pipe.send(measure(name, ladder, stage=pipe.send))
 
 
