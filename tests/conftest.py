@@ -22,7 +22,6 @@ os.environ.update(VARIABLES)
 settings.register_profile("ropeswitch", deadline=None)
 settings.load_profile("ropeswitch")
 
-
 # Files that take minutes in `make test-full`. They start first, so that none runs alone at the end.
 LONG = ("exactness/test_runners.py", "exactness/test_runners_models.py", "server/test_vllm_serve.py")
 
@@ -32,6 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not str(item.path).endswith(LONG))
 
 
+# Guards that stay entered: leaving one would exclude its keys again.
 FORCED: list[Any] = []
 
 
@@ -39,9 +39,8 @@ FORCED: list[Any] = []
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Let torch's dispatcher reach all that it reaches in a new thread, and warn if it does not.
 
-    Rarely, after several compilations in one process, torch leaves keys excluded, those of tensors' Python classes, vmap and
-    tracing among them, for a reason not found; the next compilation then stops at an assertion of
-    ``torch._subclasses.meta_utils``. A server compiles once, at startup.
+    Rarely, after several compilations in one process, torch leaves keys excluded (those of tensors' Python classes, vmap and
+    tracing among them); the next compilation then stops at an assertion. A server compiles once, at startup.
     """
     if (torch := sys.modules.get("torch")) is None:
         return
@@ -49,7 +48,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if left := (excluded - at_first).raw_repr():
         forced = torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), at_first)
         forced.__enter__()
-        # Leaving it would exclude them again.
         FORCED.append(forced)
         keys = torch._C.DispatchKeySet.from_raw_repr(left)
         warnings.warn(f"{item.nodeid} left keys excluded from torch's dispatcher: {keys}", stacklevel=1)

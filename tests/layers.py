@@ -1,8 +1,9 @@
-"""The house: parts in layers, and the import graph of the product files drawn from their syntax trees.
+"""The house: parts in layers, and the import graph of the product files, drawn from their syntax trees.
 
-Every module of ``ropeswitch`` belongs to one part (the longest matching prefix counts). A part imports itself and the
-parts of lower layers, never a part beside it or above it. Imports inside functions, those for type checkers, and the
-names of our modules in strings (vLLM is given classes by name) count like any other, but for BY_NAME.
+The picture and the table of docs/architecture.md define both. Every module of ``ropeswitch`` belongs to one part (the
+longest matching prefix counts). A part imports itself and the parts of lower layers, never a part beside it or above it.
+Imports inside functions, those for type checkers, and the names of our modules in strings (vLLM is given classes by name)
+count like any other, but for BY_NAME.
 """
 
 import ast
@@ -15,59 +16,22 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "ropeswitch"
 FOLDERS = ("factors", "kernels", "model_patches", "server", "deploy", "models", "loadtests")
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("ladder", "kernels", "bundled model"),
-    ("core",),
-    ("scheduling", "cpu", "triton", "serving"),
-    ("guard",),
-    ("server",),
-    ("factor tools",),
-    ("planner", "model recipe"),
-    ("load tests",),
-    ("command line",),
-)
-"""Bottom up. The command line is the one file that starts everything, so it stands on top by name."""
-
 BY_NAME = "model_patches/switch/parts.py"
 """The one file that may name modules above its own in strings: parts that the core calls where they are switched on."""
 
-PARTS = {
-    "factors": "factor tools",
-    "factors.__init__": "ladder",
-    "factors.errors": "ladder",
-    "factors.factor_set": "ladder",
-    "factors.file": "ladder",
-    "factors.files": "ladder",
-    "factors.family_config": "ladder",
-    "factors.hf_config": "ladder",
-    "factors.places": "ladder",
-    "factors.ladders": "ladder",
-    "factors.numbers": "ladder",
-    "factors.parser": "ladder",
-    "factors.quoted": "ladder",
-    "factors.rope_layers": "ladder",
-    "factors.text_table": "ladder",
-    "factors.rules": "ladder",
-    "factors.rules.cli": "factor tools",
-    "kernels": "kernels",
-    # One path, of data: the checkpoint that is served where no model is named.
-    "models.__init__": "bundled model",
-    "models.demo": "model recipe",
-    "model_patches": "core",
-    "model_patches.switch": "core",
-    "model_patches.scheduling": "scheduling",
-    "model_patches.cpu": "cpu",
-    "kernels.apply_rows_triton": "triton",
-    "kernels.fill_rows_triton": "triton",
-    "kernels.triton_launch": "triton",
-    "model_patches.triton": "triton",
-    "model_patches.serving": "serving",
-    "model_patches.guard": "guard",
-    "server": "server",
-    "server.cli": "command line",
-    "deploy": "planner",
-    "loadtests": "load tests",
+_PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## Where things are\n")[1].split("\n## ")[0]
+RANKS = {
+    part.strip(): int(number)
+    for number, row in re.findall(r"^ +(\d+) +\|(.*)\|", _PAGE, re.MULTILINE)
+    for part in row.split("|")
 }
+"""The layer of each part; 0 is the ground."""
+PARTS = {
+    place.removesuffix("/").removesuffix(".py").replace("/", "."): part
+    for part, places in re.findall(r"^\| ([a-z ]+) \| (`.*?) \|", _PAGE, re.MULTILINE)
+    for place in re.findall(r"`([^`]+)`", places)
+} | {"factors.__init__": "ladder"}
+"""The part of each module or package, without ``ropeswitch.``."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +48,8 @@ class Import:
     in_string: bool = False
 
     def __str__(self) -> str:
-        here, there = part_of(self.module), part_of(self.target)
-        return f"{self.file}:{self.line}: {here} (layer {rank(here)}) imports {self.target} of {there} (layer {rank(there)})"
+        here, there = (f"{part} (layer {RANKS[part]})" for part in (part_of(self.module), part_of(self.target)))
+        return f"{self.file}:{self.line}: {here} imports {self.target} of {there}"
 
     @property
     def goes_up(self) -> bool:
@@ -93,25 +57,20 @@ class Import:
         if self.in_string and self.file == BY_NAME:
             return False
         here, there = part_of(self.module), part_of(self.target)
-        return here != there and rank(there) >= rank(here)
-
-
-def rank(part: str) -> int:
-    """The layer of a part; 0 is the ground."""
-    return next(number for number, parts in enumerate(LAYERS) if part in parts)
+        return here != there and RANKS[there] >= RANKS[here]
 
 
 def part_of(module: str) -> str:
     """The part that a module belongs to.
 
     Raises:
-        KeyError: where no prefix of it is listed in PARTS.
+        KeyError: if no prefix of it is listed in docs/architecture.md.
     """
     names = module.split(".")
     for length in range(len(names), 0, -1):
         if (found := PARTS.get(".".join(names[:length]))) is not None:
             return found
-    raise KeyError(f"{module}: no part of the house; add it to PARTS")
+    raise KeyError(f"{module}: no part of the house; add it to the table of docs/architecture.md")
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -125,12 +84,11 @@ def imports(root: Path = ROOT) -> list[Import]:
     known = modules(root)
     found: dict[Import, None] = {}
     for module, path in known.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            for name in _named(node, module):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            in_string = isinstance(node, ast.Constant)
+            for name in _spelled(node) if in_string else _imported(node, f"{PACKAGE}.{module}"):
                 if (target := _module(name, known)) is not None:
                     line = getattr(node, "lineno", 0)
-                    in_string = isinstance(node, ast.Constant)
                     found[Import(path.relative_to(root).as_posix(), line, module, target, in_string)] = None
     return list(found)
 
@@ -141,7 +99,7 @@ def circles(root: Path = ROOT) -> list[str]:
     for each in imports(root):
         if not each.in_string and each.target != each.module:
             graph[each.module].add(each.target)
-    # What imports nothing left, or is imported by nothing left, is in no circle.
+    # A module that imports nothing left, or is imported by nothing left, is in no circle.
     before = None
     while before != len(graph):
         before = len(graph)
@@ -154,39 +112,7 @@ def circles(root: Path = ROOT) -> list[str]:
 def outside(path: Path) -> set[str]:
     """The top-level packages, other than ours, that a file imports."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {name.split(".")[0] for node in ast.walk(tree) for name in _imported(node, "")}
-    return names - {PACKAGE}
-
-
-def _named(node: ast.AST, module: str) -> Iterator[str]:
-    """The dotted names below ``ropeswitch`` that a node imports or spells out in a string."""
-    yield from _imported(node, f"{PACKAGE}.{module}")
-    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(f"{PACKAGE}."):
-        yield node.value.replace(":", ".")
-
-
-def _imported(node: ast.AST, module: str) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (each.name for each in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        base = node.module or ""
-        if node.level:
-            base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
-        yield from (f"{base}.{each.name}" for each in node.names)
-
-
-def _module(name: str, known: dict[str, Path]) -> str | None:
-    """The module that a dotted name is, or lies in; None where it is none of ours."""
-    package, *names = name.split(".")
-    if package != PACKAGE:
-        return None
-    for length in range(len(names), 0, -1):
-        module = ".".join(names[:length])
-        if module in known:
-            return module
-        if f"{module}.__init__" in known:
-            return f"{module}.__init__"
-    return None
+    return {name.split(".")[0] for node in ast.walk(tree) for name in _imported(node, "")} - {PACKAGE}
 
 
 def without_user(root: Path = ROOT) -> list[str]:
@@ -204,3 +130,31 @@ def without_user(root: Path = ROOT) -> list[str]:
         and not any(f"{name}.".startswith(f"{module.removesuffix('.__main__')}.") for name in run)
         and f"files/{path.name}" not in text
     ]
+
+
+def _spelled(node: ast.AST) -> Iterator[str]:
+    """The dotted name of one of our modules that a string spells out."""
+    value = getattr(node, "value", None)
+    if isinstance(value, str) and value.startswith(f"{PACKAGE}."):
+        yield value.replace(":", ".")
+
+
+def _imported(node: ast.AST, module: str) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (each.name for each in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            base = ".".join([*module.split(".")[: -node.level], *([base] if base else [])])
+        yield from (f"{base}.{each.name}" for each in node.names)
+
+
+def _module(name: str, known: dict[str, Path]) -> str | None:
+    """The module that a dotted name is, or lies in; None if it is none of ours."""
+    package, *names = name.split(".")
+    for length in range(len(names), 0, -1) if package == PACKAGE else ():
+        module = ".".join(names[:length])
+        for found in (module, f"{module}.__init__"):
+            if found in known:
+                return found
+    return None

@@ -9,7 +9,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import GIB
 from ropeswitch.deploy.plan.gpus import load, server_defaults
-from tests.simulated import Achieved, Arrival, Builder, Clock, SimulationError, Step, StepCosts
+from tests.simulated import Arrival, Builder, SimulationError, Step, StepCosts
 
 GPU = load()["A100-80GB"]
 COSTS = StepCosts(GPU, 16)
@@ -30,25 +30,15 @@ def test_a_decode_step_by_hand() -> None:
     # 64 all-reduces of 15 us, and 4096 values of 2 bytes in each, of which a ring sends 2 x 15/16 at 300 GB/s x 0.7.
     reduces = 64 * 15e-6 + 64 * 4096 * 2 * 2 * 15 / 16 / 210e9
     assert COSTS.seconds([(1_048_576, 1)]) == pytest.approx(0.003 + memory + reduces, rel=1e-9)
-    assert COSTS.seconds([(1_048_576, 1)]) == pytest.approx(0.01506, rel=1e-3)
 
 
 def test_a_prefill_step_by_hand() -> None:
-    # 8192 tokens from the start: 2 operations for each of a rank's 452,984,832 linear weights and token, and one row of the
-    # head; 4 x 2 heads x 128 values x 32 layers operations for each of 8192 x 8193 / 2 pairs.
+    # 2 operations for each of a rank's 452,984,832 linear weights and token, and one row of the head; 4 x 2 heads x 128
+    # values x 32 layers operations for each of 8192 x 8193 / 2 pairs.
     linear = (2 * 452_984_832 * 8192 + 2 * 4096 * 2000) / (312e12 * 0.65)
     attention = 32_768 * 8192 * 8193 / 2 / (312e12 * 0.6)
     reduces = 64 * 15e-6 + 8192 * 64 * 4096 * 2 * 2 * 15 / 16 / 210e9
     assert COSTS.seconds([(0, 8192)]) == pytest.approx(0.003 + linear + attention + reduces, rel=1e-6)
-    assert COSTS.prefill_seconds(10_000, 8192) == COSTS.seconds([(0, 8192)]) + COSTS.seconds([(8192, 1808)])
-
-
-def test_launches_show_where_the_gpu_takes_less() -> None:
-    slow = StepCosts(GPU, 16, Achieved(piecewise_seconds=1e-3, eager_seconds=2e-3))
-    assert slow.seconds([(1000, 1)]) == COSTS.seconds([(1000, 1)])
-    assert slow.seconds([(1000, 1), (0, 16)]) == pytest.approx(0.003 + 32 * 1e-3)
-    assert slow.seconds([(0, 1024)]) == pytest.approx(0.003 + 32 * 2e-3)
-    assert slow.seconds([(0, 8192)]) > 0.003 + 32 * 2e-3
 
 
 @pytest.mark.parametrize(
@@ -56,12 +46,8 @@ def test_launches_show_where_the_gpu_takes_less() -> None:
     [("A100-80GB", "NVIDIA A100-SXM4-80GB", 79.2), ("H100-80GB", "NVIDIA H100", 79.1), ("B200-180GB", "B200", 178.3)],
 )
 def test_stock_s_defaults_are_upstream_s(monkeypatch: pytest.MonkeyPatch, gpu: str, name: str, gib: float) -> None:
-    platform = SimpleNamespace(
-        get_device_total_memory=lambda: int(gib * GIB),
-        get_device_name=lambda: name,
-        is_tpu=lambda: False,
-        is_cpu=lambda: False,
-    )
+    asked = {"get_device_total_memory": int(gib * GIB), "get_device_name": name, "is_tpu": False, "is_cpu": False}
+    platform = SimpleNamespace(**{each: lambda value=value: value for each, value in asked.items()})
     monkeypatch.setattr("vllm.engine.arg_utils.current_platform", platform)
     tokens, sequences = EngineArgs.get_batch_defaults(1)
     server = UsageContext.OPENAI_API_SERVER
@@ -97,19 +83,6 @@ def test_every_token_arrives_and_time_moves_on(
     assert simulation.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
 
 
-def test_the_same_seed_is_the_same_simulation(builder: Builder) -> None:
-    arrivals = [Arrival(0.01 * i, 500 * i + 1, 10) for i in range(10)]
-    first, second, other = (builder.simulation("ours", arrivals, noise=0.1, seed=seed).run() for seed in (3, 3, 4))
-    assert first == second != other
-
-
 def test_a_request_that_never_fits_is_told(builder: Builder) -> None:
     with pytest.raises(SimulationError, match="planned nothing for 1000 steps while 1 requests wait: 0"):
         builder.simulation("stock", [Arrival(0.0, 5000, 1)], 100).run()
-
-
-def test_time_does_not_go_back() -> None:
-    clock = Clock()
-    clock.advance(2.0)
-    with pytest.raises(SimulationError, match=r"from 2\.0 s to 1\.0 s"):
-        clock.advance(1.0)

@@ -3,25 +3,13 @@
 import re
 import shlex
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What git ignores; .git itself is a file in a worktree.
-IGNORED = {
-    ".git",
-    ".venv",
-    ".vision",
-    ".nixl",
-    ".lmcache",
-    ".demo",
-    "__pycache__",
-    "build",
-    "dist",
-    ".hypothesis",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-}
+IGNORED = {"__pycache__", "build", "dist", ".git", ".venv", ".vision", ".nixl", ".lmcache", ".demo", ".hypothesis"}
+IGNORED |= {".mypy_cache", ".pytest_cache", ".ruff_cache"}
 # One in a list is indented.
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?")
@@ -49,21 +37,15 @@ def statements(block: str) -> list[str]:
     for line in block.splitlines(keepends=True):
         command += line
         here = HERE_DOCUMENT.search(command)
-        if (here and line.strip() != here[1]) or line.endswith("\\\n") or not _is_closed(command):
+        if (here and line.strip() != here[1]) or line.endswith("\\\n"):
             continue
-        found.append(command)
-        command = ""
+        # An open quotation continues in the next line.
+        with suppress(ValueError):
+            _words(command)
+            found.append(command)
+            command = ""
     assert not command, f"unfinished command {command!r}"
     return [each for each in found if each.strip()]
-
-
-def _is_closed(command: str) -> bool:
-    """Whether every quotation has its end."""
-    try:
-        _words(command)
-    except ValueError:
-        return False
-    return True
 
 
 def _words(command: str) -> list[str]:

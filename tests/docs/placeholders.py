@@ -3,17 +3,50 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from tests.docs.pages import ROOT
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.draft_models import LONGEST, ROPE, WINDOW, eagle3
-from tests.passkey_tiny.text import sentence
+from tests.passkey_tiny.passkey import sentence
 from tests.server.checkpoint import byte_tokenizer
 
-PLANS = ROOT / "docs" / "plans"
+
+def fill(folder: Path, page: str) -> None:
+    """Put the files that any page names into a folder, with the MODEL of this one."""
+    if page == "docs/drafts.md":
+        drafts(folder)
+    elif page == "docs/factor-evaluation.md":
+        (folder / "MODEL").symlink_to(BUNDLED_MODEL)
+    else:
+        plain(folder / "MODEL")
+    if page == "docs/start.md":
+        # Other pages make it.
+        shutil.copy(BUNDLED_FACTORS, folder / "llama2.json")
+    plain(folder / "Llama-2-7b-hf")
+    plans = ROOT / "docs" / "plans"
+    (folder / "Qwen").mkdir()
+    (folder / "Qwen" / "Qwen3-8B").symlink_to(plans / "qwen3-8b")
+    (folder / "llama2-7b").symlink_to(plans / "llama2-7b")
+    # Three texts of some 1,000 tokens for the bundled model's tokenizer.
+    (folder / "books").mkdir()
+    for number in range(3):
+        rng = random.Random(number)
+        (folder / "books" / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(120)).strip())
+    shutil.copy(BUNDLED_MODEL / "config.json", folder)
+    # Factors for heads of 128 values, up to 2,048k tokens.
+    sets = [{"name": "2048k", "max_length": 2097152, "factors": [1 + i for i in range(64)]}]
+    for name in ("factors.json", "new-factors.json", "FACTORS.json"):
+        ladder_file(folder / name, sets)
+    # Ascending factors, one row for each of 32 layers, as the published files.
+    for name, pairs in (("la2", 16), ("mis", 64)):
+        for length in ("8k", "1024k", "2048k"):
+            row = ",".join(str(1 + i / 2) for i in range(pairs))
+            (folder / f"{length}_{name}_128k.csv").write_text(f"{row}\n" * 32)
+    hook = folder / "fine-tune.sh"
+    hook.write_text('#!/bin/sh\nmkdir -p "$EXTEND_OUTPUT" && cp -r "$EXTEND_MODEL"/. "$EXTEND_OUTPUT"\n')
+    hook.chmod(0o755)
 
 
 def plain(folder: Path) -> None:
@@ -24,33 +57,8 @@ def plain(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def books(folder: Path) -> None:
-    """Three texts of some 1,000 tokens for the bundled model's tokenizer."""
-    folder.mkdir()
-    for number in range(3):
-        rng = random.Random(number)
-        (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(120)).strip())
-
-
-def csv(path: Path, values: int) -> None:
-    """Ascending factors, one row for each of 32 layers, as the published files."""
-    path.write_text((",".join(str(1 + i / 2) for i in range(values)) + "\n") * 32)
-
-
-def ladder(path: Path) -> None:
-    """A factor file for heads of 128 values, up to 2,048k tokens."""
-    ladder_file(path, [{"name": "2048k", "max_length": 2097152, "factors": [1 + i for i in range(64)]}])
-
-
-def deploy(folder: Path) -> None:
-    (folder / "Qwen").mkdir()
-    (folder / "Qwen" / "Qwen3-8B").symlink_to(PLANS / "qwen3-8b")
-    (folder / "llama2-7b").symlink_to(PLANS / "llama2-7b")
-    for name in ("factors.json", "new-factors.json", "FACTORS.json"):
-        ladder(folder / name)
-
-
 def drafts(folder: Path) -> None:
+    """A model with a draft head, and the factors of both."""
     tokenizer = byte_tokenizer()
     pair = eagle3(folder / "pair", vocab_size=len(tokenizer))
     tokenizer.save_pretrained(pair.target)
@@ -59,47 +67,3 @@ def drafts(folder: Path) -> None:
     lengths = {"short": WINDOW, "long": LONGEST}
     sets = [{"name": name, "max_length": n, "factors": ROPE[f"{name}_factor"]} for name, n in lengths.items()]
     ladder_file(folder / "FILE", sets)
-
-
-def evaluation(folder: Path) -> None:
-    (folder / "MODEL").symlink_to(BUNDLED_MODEL)
-    books(folder / "books")
-
-
-def factors(folder: Path) -> None:
-    plain(folder / "MODEL")
-    for name in ("8k_la2_128k.csv", "2048k_la2_128k.csv"):
-        csv(folder / name, 16)
-    shutil.copy(BUNDLED_MODEL / "config.json", folder)
-
-
-def million(folder: Path) -> None:
-    for name in ("8k_mis_128k.csv", "1024k_mis_128k.csv", "2048k_mis_128k.csv"):
-        csv(folder / name, 64)
-
-
-def search(folder: Path) -> None:
-    plain(folder / "Llama-2-7b-hf")
-    books(folder / "books")
-    hook = folder / "fine-tune.sh"
-    hook.write_text('#!/bin/sh\nmkdir -p "$EXTEND_OUTPUT" && cp -r "$EXTEND_MODEL"/. "$EXTEND_OUTPUT"\n')
-    hook.chmod(0o755)
-
-
-def start(folder: Path) -> None:
-    plain(folder / "MODEL")
-    books(folder / "books")
-    shutil.copy(BUNDLED_FACTORS, folder / "llama2.json")
-
-
-PLACEHOLDERS: dict[str, Callable[[Path], None]] = {
-    "deploy/helm/ropeswitch/README.md": deploy,
-    "docs/deploy.md": deploy,
-    "docs/drafts.md": drafts,
-    "docs/factor-evaluation.md": evaluation,
-    "docs/factor-search.md": search,
-    "docs/factors.md": factors,
-    "docs/million.md": million,
-    "docs/start.md": start,
-}
-"""What puts a page's files into an empty folder."""

@@ -1,4 +1,4 @@
-"""What the pages tell the reader to type works, and where they point there is something."""
+"""What the pages tell the reader to type is what programs take, and where they point there is something."""
 
 import ast
 import json
@@ -7,102 +7,114 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import yaml
+from transformers import AutoTokenizer
 
-from ropeswitch.factors.file import parse
+from ropeswitch.deploy.plan.families import FAMILIES
+from ropeswitch.factors import file
+from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
+from ropeswitch.server.cli import _make_parser, main
 from ropeswitch.server.start import flags
 from tests.docs.pages import ROOT, blocks, commands, pages
+from tests.serve_parser import serve_parser
 
-README = ROOT / "README.md"
-START = ROOT / "docs" / "start.md"
-FACTORS = ROOT / "docs" / "factors.md"
-CONFIGURATION = ROOT / "docs" / "configuration.md"
+START, PLANNING = ROOT / "docs" / "start.md", ROOT / "docs" / "planning.md"
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = re.findall(r"^([a-z-]+):.* ## \w", MAKEFILE, re.MULTILINE)
 FILE = re.compile(
     r"`((?:deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests)/[\w./-]*(?:\.\w+|/))`"
 )
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_point_to_files(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
-        if not re.match(r"https?://", target):
-            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
-
-
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_named_files_exist(page: Path) -> None:
-    """Paths from the root, in backticks; a word in capitals is for the reader to fill in."""
-    for name in FILE.findall(page.read_text(encoding="utf-8")):
-        if re.search(r"\b[A-Z]+\.", name):
-            continue
-        assert (ROOT / name).exists(), f"{page.relative_to(ROOT)} names {name}"
-
-
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_make_targets_exist(page: Path) -> None:
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    named = [words[0] for words in commands(page, "make")]
+def test_links_files_and_make_targets_exist(page: Path) -> None:
+    """A path in backticks counts from the root; a word in capitals is for the reader to fill in."""
+    text = page.read_text(encoding="utf-8")
+    links = [target for target in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"https?://", target)]
+    assert [target for target in links if not (page.parent / target).exists()] == []
+    named = [name for name in FILE.findall(text) if not re.search(r"\b[A-Z]+\.", name)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
     # A figure may name the commit whose target made it.
-    named += re.findall(r"`make ([a-z-]+)[^`]*`(?!\s+of\s+commit)", page.read_text(encoding="utf-8"))
-    assert set(named) <= set(targets)
+    made = re.findall(r"`make ([a-z-]+)[^`]*`(?!\s+of\s+commit)", text)
+    assert {*made, *(words[0] for words in commands(page, "make"))} <= set(TARGETS)
 
 
-def test_readme_is_one_screen_with_three_commands() -> None:
-    assert len(README.read_text(encoding="utf-8").splitlines()) < 120
-    assert commands(README, "ropeswitch") == [["serve", "Qwen/Qwen3-8B", "--max-model-len", "131072"]]
-    assert commands(README, "make") == [["serve"], ["demo"]]
+def test_make_help_explains_every_target() -> None:
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony and phony[1].split() == TARGETS
 
 
-def test_every_target_is_explained_in_help() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    explained = re.findall(r"^([a-z-]+):.* ## \w", makefile, re.MULTILINE)
-    assert phony and phony[1].split() == explained
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_take_their_commands(page: Path) -> None:
+    for words in commands(page, "ropeswitch"):
+        # A pipe or the next command ends it.
+        words = words[: next((at for at, word in enumerate(words) if word in ("|", "&&", "&")), len(words))]
+        if words[0] == "serve":
+            serve_parser().parse_args(words[1:])
+        else:
+            _make_parser().parse_args(words)
+    for words in commands(page, "curl"):
+        body = words[words.index("-d") + 1] if "-d" in words else "{}"
+        assert body.startswith("@") or isinstance(json.loads(body), dict)
 
 
 def test_the_bundled_model_answers_the_first_requests() -> None:
-    """The reader's first two requests, at Hugging Face: one below the limit of the config's short list, one above."""
-    # Those after them are for the model of `make demo`.
-    request, *_ = [json.loads(words[words.index("-d") + 1]) for words in commands(START, "curl")]
-    code, *_ = blocks(START, "python")
-    variables: dict[str, str] = {}
-    for statement in ast.parse(code).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp | ast.Constant):
-            exec(compile(ast.Module([statement], []), "start.md", "exec"), variables)
-
-    folder = ROOT / "models" / request["model"]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    limit = model.config.rope_parameters["original_max_position_embeddings"]
-    assert request["model"] in code
-    for messages, is_long in [
-        (request["messages"], False),
-        ([{"role": "user", "content": variables["question"]}], True),
-    ]:
-        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")["input_ids"]
-        length = prompt.shape[1]
-        assert (length > limit) == is_long
-        output = model.generate(prompt, max_new_tokens=20, do_sample=False)
-        assert tokenizer.decode(output[0, length:]).count("38120") == 1
+    """Those of docs/start.md: one in the first factor set, one in a longer one."""
+    request = json.loads((words := commands(START, "curl")[0])[words.index("-d") + 1])
+    said: dict[str, str] = {}
+    for each in ast.parse(blocks(START, "python")[0]).body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.BinOp | ast.Constant):
+            exec(ast.unparse(each), said)
+    model, tokenizer = LocalModel.load(BUNDLED_MODEL), AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    ladder = file.load(BUNDLED_FACTORS).ladder
+    for messages, is_long in ((request["messages"], False), ([{"role": "user", "content": said["question"]}], True)):
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        number = ladder.index_for(len(ids) + 20)
+        assert (number > 0) == is_long
+        [reply] = model.generate(torch.tensor([ids]), ladder.sets[number], 20)
+        assert tokenizer.decode(reply).count("38120") == 1
 
 
-def test_example_file_is_valid() -> None:
-    [example] = blocks(FACTORS, "json")
-    assert parse(example).ladder.names == ("short", "long")
+def test_the_example_of_a_factor_file_is_valid() -> None:
+    [example] = blocks(ROOT / "docs" / "factors.md", "json")
+    assert file.parse(example).ladder.names == ("short", "long")
 
 
-def test_every_flag_of_ours_is_documented() -> None:
-    text = CONFIGURATION.read_text(encoding="utf-8")
-    for flag in set(re.findall(r"^ +(--[a-z-]+)", flags.parser().format_help(), re.MULTILINE)) - {
+def test_every_flag_and_variable_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = set(re.findall(r"^ +(--[a-z-]+)", flags.parser().format_help(), re.MULTILINE)) - {
         "--help",
         "--host",
         "--port",
-    }:
-        assert re.search(f"`{flag}[ `]", text), flag
+    }
+    assert [flag for flag in ours if not re.search(f"`{flag}[ `]", CONFIGURATION)] == []
+    variables = re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE)
+    assert [each for each in variables if f"`{each}`" not in CONFIGURATION] == []
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    planned, text = (
+        set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"},
+        PLANNING.read_text(encoding="utf-8"),
+    )
+    assert [flag for flag in planned if not re.search(rf"^\| `{flag}[ `]", text, re.MULTILINE)] == []
+    assert [family for family in FAMILIES if not re.search(rf"\b{family}\b", text)] == []
 
 
-def test_every_variable_of_the_makefile_is_documented() -> None:
-    variables = re.findall(r"^([A-Z_]+) \?=", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    text = CONFIGURATION.read_text(encoding="utf-8")
-    for variable in variables:
-        assert f"`{variable}`" in text
+def test_the_planner_prints_what_its_page_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of ``...`` stand for lines left out; the values are those of the last example."""
+    monkeypatch.chdir(ROOT)
+    examples = list(zip(commands(PLANNING, "ropeswitch"), blocks(PLANNING, "text"), strict=True))
+    assert {words[1] for words, _ in examples} == {
+        f"docs/plans/{each.name}" for each in (ROOT / "docs/plans").iterdir()
+    }
+    for words, shown in examples:
+        assert main(words) == 0
+        printed = iter(capsys.readouterr().out.splitlines())
+        for line in shown.splitlines():
+            assert line == "..." or line in printed, line
+    [shown] = blocks(PLANNING, "yaml")
+    assert main([*examples[-1][0], "--helm", "-"]) == 0 and capsys.readouterr().out == shown
+    assert [name for name in yaml.safe_load(shown) if f"`{name}" not in PLANNING.read_text(encoding="utf-8")] == []

@@ -1,110 +1,30 @@
-"""Every command of the pages that is not marked runs as it is printed, in the page's order, and succeeds."""
+"""Every command of the pages runs as it is printed, in the page's order, and succeeds, or its mark says what it needs."""
 
-import os
+import ast
 import re
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
-import psutil
 import pytest
 
-from tests.docs.marks import name, to_run
-from tests.docs.pages import IGNORED, ROOT, pages
-from tests.docs.placeholders import PLACEHOLDERS
-from tests.server.running import START_SECONDS, Server, environment, free_port, patient
+from tests.docs.marks import COMMANDS, MARK, mark, name, to_run
+from tests.docs.pages import IGNORED, ROOT, blocks, pages, statements
+from tests.docs.placeholders import fill
+from tests.docs.shell import Served, bash, kill
+from tests.server.running import START_SECONDS
 
-pytestmark = pytest.mark.full
-
+# The server of pages that start none.
 SHARED = "make serve"
-"""The server of pages that start none."""
 SERVES = re.compile(r"\b(?:make|ropeswitch|vllm) serve\b")
-# No compiler, little memory.
-FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
-STOP_SECONDS = 60
-
-
-def own_servers(page: Path) -> int:
-    return sum(1 for block in to_run(page) if SERVES.search(block) and not block.startswith(SHARED))
-
-
-# Those of the shared server first.
-PAGES = sorted((page for page in pages() if to_run(page)), key=own_servers)
-
-
-def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start the commands in the folder, with the environment's programs first on the path."""
-    path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
-    # Without its cache, vLLM imports every model that it inspects in a process of its own, 40 s of a core for each server.
-    cache = str(Path.home() / ".cache" / "vllm")
-    home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path, "VLLM_CACHE_ROOT": cache}
-    return subprocess.Popen(
-        ["bash", "-c", f"set -euo pipefail\n{text}"],
-        cwd=folder, env=patient(environment()) | home | variables,
-        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-
-
-class Served:
-    """The only server of the moment, which stays until a page needs another one."""
-
-    def __init__(self) -> None:
-        self.command, self.port, self.output = "", 0, Path()
-        self.shell: subprocess.Popen[bytes] | None = None
-
-    def need(self, command: str, folder: Path) -> None:
-        """Start it, unless it is running, and wait until it answers."""
-        command = command.partition("#")[0].strip()
-        if command == self.command:
-            return
-        self.stop()
-        self.port, self.output = free_port(), folder / "server.out"
-        text = command if command == SHARED else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
-        with self.output.open("wb") as output:
-            shell = bash(text, folder, {"PORT": str(self.port)}, output)
-        server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
-        deadline = time.monotonic() + START_SECONDS
-        try:
-            while not answers(server):
-                log = self.output.read_text()[-4000:]
-                assert shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
-                time.sleep(0.5)
-        except BaseException:
-            kill(shell)
-            raise
-        self.command, self.shell = command, shell
-
-    def stop(self) -> None:
-        """End it by SIGTERM to its own process: the command must exit with 0."""
-        if self.shell is None:
-            return
-        shell, self.shell, self.command = self.shell, None, ""
-        try:
-            if shell.poll() is None:
-                process = psutil.Process(shell.pid)
-                while process.name() in ("bash", "make", "sh"):
-                    [process] = process.children()
-                process.terminate()
-            assert shell.wait(STOP_SECONDS) == 0, self.output.read_text()[-4000:]
-        finally:
-            kill(shell)
-
-
-def kill(shell: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(shell.pid, signal.SIGKILL)
-
-
-def answers(server: Server) -> bool:
-    with suppress(OSError):
-        return server.get("/health").status == 200
-    return False
+# Pages of the shared server first.
+PAGES = sorted(
+    (page for page in pages() if to_run(page)),
+    key=lambda page: sum(1 for block in to_run(page) if SERVES.search(block) and not block.startswith(SHARED)),
+)
+ALL = {name(page): page for page in pages()}
+EVERY = [(page, each) for page in ALL.values() for block in blocks(page, "bash") for each in statements(block)]
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +58,11 @@ def place(request: pytest.FixtureRequest, tree: Path, tmp_path: Path) -> Path:
         (tmp_path / entry.name).symlink_to(entry)
     # An answer of 400 or above is an error.
     (tmp_path / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n")
-    if make := PLACEHOLDERS.get(name(request.getfixturevalue("page"))):
-        make(tmp_path)
+    fill(tmp_path, name(request.getfixturevalue("page")))
     return tmp_path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_run(page: Path, place: Path, served: Served) -> None:
     # The page's own server, once it is started.
@@ -164,5 +84,21 @@ def test_commands_run(page: Path, place: Path, served: Served) -> None:
         assert code == 0, f"{text}\nexit code {code}:\n{(place / 'commands.out').read_text()[-4000:]}"
 
 
-def test_files_are_made_for_pages_that_run() -> None:
-    assert PLACEHOLDERS.keys() <= set(map(name, PAGES))
+def test_every_command_runs_or_says_what_it_needs() -> None:
+    """Blocks in another shell's name, or indented by tabs, would not be run; a misspelt mark would."""
+    for page in ALL.values():
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"^\s*```(?:sh|shell|console|zsh)$", text, re.MULTILINE), page
+        assert len(re.findall(r"```bash$", text, re.MULTILINE)) == len(blocks(page, "bash")), page
+    assert [(page, text) for page, each in EVERY if (text := mark(each)) and not MARK.fullmatch(text)] == []
+
+
+def test_what_stands_for_a_command_exists() -> None:
+    """The other tests that run commands, and the replaced parts of commands."""
+    for part, path in COMMANDS["executed_by"].items():
+        file, _, test = path.partition("::")
+        assert any(part in each for _, each in EVERY), part
+        functions = ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+        assert test in [each.name for each in functions if isinstance(each, ast.FunctionDef)], path
+    for page, parts in COMMANDS["substitutions"].items():
+        assert [old for old in parts if old not in "".join(blocks(ALL[page], "bash"))] == []

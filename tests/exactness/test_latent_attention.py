@@ -20,7 +20,7 @@ from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAIN
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_ladders import check, ladder
-from tests.matrix.expert_routing import topk_softmax, zero_experts
+from tests.matrix.kernels.expert_routing import topk_softmax, zero_experts
 
 Start = Callable[..., LLM]
 CORE = ("DeepseekV3",)

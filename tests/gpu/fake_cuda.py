@@ -1,10 +1,10 @@
-"""vLLM's CUDA platform for a given kind of GPU, without one; ``python -m tests.gpu.fake_cuda H100`` prints decisions.
+"""vLLM's CUDA platform for the kind of GPU that ROPESWITCH_TEST_GPU names, without one (``pytest -p tests.gpu.fake_cuda``).
 
-In a process of its own: vLLM asks for its platform while it is imported.
+In a separate process: vLLM asks for its platform while it is imported.
 """
 
+import os
 import sys
-from dataclasses import dataclass
 from types import ModuleType
 
 import torch
@@ -20,25 +20,14 @@ COMPILED = (
 ASKED = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
 
 
-@dataclass(frozen=True)
-class GPU:
-    """What vLLM asks of a GPU."""
-
-    name: str
-    capability: tuple[int, int]
-    memory: int
-
-
-GPUS = {
-    "A100": GPU("NVIDIA A100-SXM4-80GB", (8, 0), 80 << 30),
-    "H100": GPU("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30),
-}
+# The name and the compute capability.
+GPUS = {"A100": ("NVIDIA A100-SXM4-80GB", (8, 0)), "H100": ("NVIDIA H100 80GB HBM3", (9, 0))}
 
 # A library's ops go with it.
 _kept: list[torch.library.Library] = []
 
 
-def install(gpu: GPU) -> None:
+def install(gpu: str, capability: tuple[int, int]) -> None:
     """Make ``vllm.platforms.current_platform`` the CUDA platform of one such GPU, on which Triton works."""
     for name in COMPILED:
         sys.modules[name] = ModuleType(name)
@@ -60,15 +49,15 @@ def install(gpu: GPU) -> None:
     class FakeCuda(CudaPlatformBase):
         @classmethod
         def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
-            return DeviceCapability(*gpu.capability)
+            return DeviceCapability(*capability)
 
         @classmethod
         def get_device_name(cls, device_id: int = 0) -> str:
-            return gpu.name
+            return gpu
 
         @classmethod
         def get_device_total_memory(cls, device_id: int = 0) -> int:
-            return gpu.memory
+            return 80 << 30
 
         @classmethod
         def is_fully_connected(cls, device_ids: list[int]) -> bool:
@@ -81,8 +70,4 @@ def install(gpu: GPU) -> None:
     platforms._current_platform = FakeCuda()
 
 
-if __name__ == "__main__":
-    install(GPUS[sys.argv[1]])
-    from tests.gpu import decisions
-
-    decisions.main()
+install(*GPUS[os.environ["ROPESWITCH_TEST_GPU"]])

@@ -11,9 +11,9 @@ import transformers
 from mistral_common.tokens.tokenizers.base import SpecialTokens
 
 from tests.matrix import made_up
-from tests.matrix.oracle import HuggingFace
 from tests.matrix.recipe import Recipe
-from tests.matrix.tiny import RESERVED, WINDOW, save, tiny
+from tests.matrix.references import HuggingFace
+from tests.matrix.tiny import RESERVED, SIZES, WINDOW, save, tiny
 from tests.server.checkpoint import byte_tokenizer
 
 
@@ -68,18 +68,9 @@ def _save_tokenizer(names: Sequence[str] | Mapping[str, str], folder: Path) -> N
 
 
 def _save_mistral_tokenizer(folder: Path) -> None:
-    """One token for each byte behind those that Mistral reserves, and how sounds are sampled."""
+    """One token for each byte after those that Mistral reserves, and how sounds are sampled."""
     special = [{"rank": rank, "token_str": token.value, "is_control": True} for rank, token in enumerate(SpecialTokens)]
-    config = {
-        "pattern": r"[\s\S]", "num_vocab_tokens": 256, "default_vocab_size": 256 + len(special),
-        "default_num_special_tokens": len(special), "version": "v13",
-    }  # fmt: skip
-    audio = {
-        "sampling_rate": 16000, "frame_rate": 12.5, "transcription_format": "streaming", "transcription_delay_ms": 480.0,
-        "streaming_look_ahead_ms": 2.5, "streaming_look_back_ms": 52.5, "streaming_n_left_pad_tokens": 32,
-        "audio_encoding_config": {"num_mel_bins": 128, "hop_length": 160, "window_size": 400},
-    }  # fmt: skip
+    count = {"default_vocab_size": 256 + len(special), "default_num_special_tokens": len(special)}
     vocab = [{"rank": byte, "token_bytes": b64encode(bytes([byte])).decode(), "token_str": None} for byte in range(256)]
-    (folder / "tekken.json").write_text(
-        json.dumps({"config": config, "vocab": vocab, "special_tokens": special, "audio": audio})
-    )
+    file = SIZES["mistral_tokenizer"] | {"vocab": vocab, "special_tokens": special}
+    (folder / "tekken.json").write_text(json.dumps(file | {"config": file["config"] | count}))

@@ -2,28 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.docs import made
-from tests.matrix.verdicts import (
-    BACKEND,
-    DIFFERS,
-    EXACT,
-    NO_CHECKPOINT,
-    NOT_COMPARED,
-    NOT_ON_CPU,
-    REFUSED,
-    STOPS,
-    TEXT,
-    VERDICTS,
-    WITHOUT_ROTATION,
-    WRAPPED,
-)
+from tests.matrix.recipe import KINDS, WITHOUT_ROTATION
+from tests.matrix.results import DIFFERS, EXACT, NO_CHECKPOINT, NOT_COMPARED, NOT_ON_CPU, REFUSED, STOPS, VERDICTS, Line
 
 PAGE = Path("docs/models.md")
-KINDS = (TEXT, WRAPPED, BACKEND)
-
-Line = Mapping[str, Any]
 
 
 def write(root: Path, results: Mapping[str, Line]) -> None:

@@ -4,10 +4,20 @@ import gc
 import importlib
 import os
 
-import torch
-
+# What the processes of the models share: no hub, the engine inside, one thread each, nothing compiled.
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 MODULES = (
-    "tests.matrix.one_model",
+    "tests.matrix.measure",
     "transformers.models.auto.modeling_auto",
     "vllm.entrypoints.llm",
     "vllm.v1.engine.llm_engine",
@@ -16,13 +26,15 @@ MODULES = (
     "ropeswitch.model_patches.switch.engine.cpu_worker",
 )
 
+os.environ.update(ENVIRONMENT)
 # A fork has no other thread than the one that forked it.
-torch.set_num_threads(1)
+importlib.import_module("torch").set_num_threads(1)
 for name in MODULES:
     importlib.import_module(name)
+measure = importlib.import_module("tests.matrix.measure").measure
 
 registry = importlib.import_module("vllm.model_executor.models.registry")
-# vLLM looks at a model's class in a process of its own, which imports everything again, so that nothing initialises CUDA.
+# vLLM inspects a model's class in a separate process, which imports everything again, so that nothing initializes CUDA.
 registry._run_in_subprocess = lambda look: look()
 # vLLM reads the attributes of all that modules hold; those of llvmlite's library, which Kimi's models load, are a function.
 dispatcher = importlib.import_module("vllm.triton_utils.dispatcher")

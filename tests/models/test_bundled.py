@@ -1,7 +1,6 @@
-"""The bundled model's files and what its sets are good for."""
+"""The bundled model finds a key at the lengths of each factor set, and its files agree."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,22 +12,14 @@ from ropeswitch.factors.hf_config import ladder_from_config
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 
-MOST_BYTES = 10 << 20
 LADDER = file.load(BUNDLED_FACTORS).ladder
 
 
 def test_its_files_are_small_and_agree() -> None:
-    files = [path for path in Path(BUNDLED_MODEL).iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < MOST_BYTES
-    assert [each.max_length for each in LADDER.sets] == [512, 1024, 32768, 262144]
-    assert all(each.scale == pytest.approx(2**0.5) for each in LADDER.sets)
+    assert sum(path.stat().st_size for path in BUNDLED_MODEL.iterdir() if path.is_file()) < 10 << 20
     own = ladder_from_config(json.loads((BUNDLED_MODEL / "config.json").read_text()))
     assert own is not None and own.max_length == LADDER.max_length
     assert [each.factors for each in own.sets] == [LADDER.sets[1].factors, LADDER.sets[-1].factors]
-    generation = json.loads((BUNDLED_MODEL / "generation_config.json").read_text())
-    assert generation["max_new_tokens"] == 512
-    vocabulary = json.loads((BUNDLED_MODEL / "config.json").read_text())["vocab_size"]
-    assert f"a vocabulary of {vocabulary:,} tokens" in (BUNDLED_MODEL.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("number", range(3))

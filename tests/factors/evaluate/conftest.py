@@ -9,8 +9,7 @@ import pytest
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.local_model import LocalModel
 from tests.passkey_tiny import FOLDER
-from tests.passkey_tiny.passkey import make_prompt
-from tests.passkey_tiny.text import reply, sentence
+from tests.passkey_tiny.passkey import make_prompt, reply, sentence
 
 MODEL = str(FOLDER)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.passkey_tiny import FOLDER
-from tests.passkey_tiny.text import sentence
+from tests.passkey_tiny.passkey import sentence
 
 MODEL = str(FOLDER)
 

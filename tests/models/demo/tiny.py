@@ -17,26 +17,16 @@ def write(path: Path, seed: int = 0) -> None:
     tokens = [*WORDS, *bytes_to_unicode().values(), "he", "ĠĠ"]
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_block_count(2)
-    writer.add_context_length(128)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INTERMEDIATE)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_freq_base(100000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * len(WORDS) + [1] * (len(tokens) - len(WORDS)))
-    writer.add_token_merges(["h e", "Ġ Ġ"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template(TEMPLATE)
+    fields = {
+        "name": "tiny", "block_count": 2, "context_length": 128, "embedding_length": HIDDEN, "head_count": HEADS,
+        "feed_forward_length": INTERMEDIATE, "head_count_kv": KV_HEADS, "rope_freq_base": 100000.0,
+        "layer_norm_rms_eps": 1e-5, "vocab_size": len(tokens), "tokenizer_model": "gpt2", "tokenizer_pre": "smollm",
+        "token_list": tokens, "token_types": [3] * len(WORDS) + [1] * (len(tokens) - len(WORDS)),
+        "token_merges": ["h e", "Ġ Ġ"], "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "unk_token_id": 0,
+        "chat_template": TEMPLATE,
+    }  # fmt: skip
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
 
     def matrix(name: str, rows: int, columns: int, kind: gguf.GGMLQuantizationType) -> None:
         values = rng.normal(size=(rows, columns)).astype(np.float32) / 8
@@ -48,15 +38,11 @@ def write(path: Path, seed: int = 0) -> None:
     for layer in range(2):
         for norm in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(HIDDEN, np.float32))
+        keys = HIDDEN * KV_HEADS // HEADS
         for name, rows, columns in (
-            ("attn_q", HIDDEN, HIDDEN),
-            ("attn_k", HIDDEN * KV_HEADS // HEADS, HIDDEN),
-            ("attn_v", HIDDEN * KV_HEADS // HEADS, HIDDEN),
-            ("attn_output", HIDDEN, HIDDEN),
-            ("ffn_gate", INTERMEDIATE, HIDDEN),
-            ("ffn_up", INTERMEDIATE, HIDDEN),
-            ("ffn_down", HIDDEN, INTERMEDIATE),
-        ):
+            ("attn_q", HIDDEN, HIDDEN), ("attn_k", keys, HIDDEN), ("attn_v", keys, HIDDEN), ("attn_output", HIDDEN, HIDDEN),
+            ("ffn_gate", INTERMEDIATE, HIDDEN), ("ffn_up", INTERMEDIATE, HIDDEN), ("ffn_down", HIDDEN, INTERMEDIATE),
+        ):  # fmt: skip
             matrix(f"blk.{layer}.{name}.weight", rows, columns, small)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

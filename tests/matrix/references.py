@@ -1,4 +1,4 @@
-"""The two oracles: transformers with YaRN's frequencies forced on it, and stock vLLM with static YaRN for each set."""
+"""Transformers as the reference: one forward over the whole sequence, with YaRN's frequencies of each set forced on it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from vllm import LLM
 
-from tests.exactness.engines import greedy
 from tests.exactness.reference import Oracle
 from tests.matrix.tiny import WINDOW
 
@@ -23,7 +21,7 @@ POSITIONS = 512
 def yarn(theta: float, pairs: int, factor: float, trained: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
     """Inverse frequencies, ``[pairs]``, and attention scale of YaRN on the window, as transformers forms them.
 
-    ``trained`` are YaRN's other parameters, where the model was trained with it.
+    ``trained`` are YaRN's other parameters, if the model was trained with it.
     """
     rope = {"rope_theta": theta, "original_max_position_embeddings": WINDOW} | dict(trained)
     rope |= {"rope_type": "yarn", "factor": factor}
@@ -35,7 +33,7 @@ def yarn(theta: float, pairs: int, factor: float, trained: Mapping[str, Any]) ->
 
 @dataclass(frozen=True)
 class Frequencies:
-    """One buffer of inverse frequencies of a rotary module of transformers, and what it held before anything was forced."""
+    """Inverse frequencies of a rotary module of transformers: a buffer, or GPT-J's table of sines and cosines."""
 
     module: torch.nn.Module
     name: str
@@ -51,36 +49,18 @@ class Frequencies:
             pairs = len(self.plain)
             theta = float(f"{float(self.plain[-1].double()) ** (-pairs / (pairs - 1)):.5g}")
             frequencies, scale = yarn(theta, pairs, factor, trained)
-        getattr(self.module, self.name).copy_(frequencies)
-        setattr(self.module, self._scale_name, scale)
-
-    @property
-    def _scale_name(self) -> str:
-        return self.name.replace("inv_freq", "attention_scaling")
-
-
-@dataclass(frozen=True)
-class Sinusoids:
-    """The table of sines and cosines that each attention layer of GPT-J has instead."""
-
-    module: torch.nn.Module
-    name: str
-    pairs: int
-
-    def force(self, factor: float, trained: Mapping[str, Any]) -> None:
-        """Put YaRN of ``factor`` in; 1 restores the plain frequencies."""
-        frequencies = 10000.0 ** -(torch.arange(self.pairs, dtype=torch.float64) / self.pairs)
-        scale = 1.0
-        if factor != 1:
-            frequencies, scale = yarn(10000.0, self.pairs, factor, trained)
-        angles = torch.arange(POSITIONS, dtype=torch.float64)[:, None] * frequencies.double()
-        self.module.embed_positions = torch.cat((angles.sin(), angles.cos()), dim=1).float() * scale
+        if self.name == "embed_positions":
+            angles = torch.arange(POSITIONS, dtype=torch.float64)[:, None] * frequencies.double()
+            self.module.embed_positions = torch.cat((angles.sin(), angles.cos()), dim=1).float() * scale
+        else:
+            getattr(self.module, self.name).copy_(frequencies)
+            setattr(self.module, self.name.replace("inv_freq", "attention_scaling"), scale)
 
 
-def rotary_buffers(model: torch.nn.Module) -> list[Frequencies | Sinusoids]:
+def rotary_buffers(model: torch.nn.Module) -> list[Frequencies]:
     """The frequencies of the text decoder that a ladder scales: all of them, or those of global layers; none are known of
     some models."""
-    found: list[Frequencies | Sinusoids] = []
+    found = []
     for path, module in model.named_modules():
         if any(tower in path for tower in OTHER_TOWERS):
             continue
@@ -89,11 +69,12 @@ def rotary_buffers(model: torch.nn.Module) -> list[Frequencies | Sinusoids]:
         if len(names) > 1:
             names = [name for name in names if name.startswith("full_attention")]
         for name in names:
-            plain = getattr(module, name).clone()
             scale = getattr(module, name.replace("inv_freq", "attention_scaling"))
-            found.append(Frequencies(module, name, plain, scale))
+            found.append(Frequencies(module, name, getattr(module, name).clone(), scale))
         if isinstance(table := getattr(module, "embed_positions", None), torch.Tensor) and not names:
-            found.append(Sinusoids(module, "embed_positions", table.shape[1] // 2))
+            pairs = table.shape[1] // 2
+            plain = 10000.0 ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+            found.append(Frequencies(module, "embed_positions", plain, 1.0))
     return found
 
 
@@ -104,7 +85,7 @@ class HuggingFace(Oracle):
     Attributes:
         model: The model.
         factors: YaRN's factor by the longest sequence of each set, rising.
-        trained: YaRN's other parameters, where the model was trained with it.
+        trained: YaRN's other parameters, if the model was trained with it.
     """
 
     model: torch.nn.Module
@@ -138,6 +119,13 @@ class HuggingFace(Oracle):
         for length in range(len(prompt), len(tokens)):
             yield self.under(self._factor(length), tokens)[length - 1]
 
+    def worst_of(self, prompt: list[int], output: list[int], log_probs: list[float]) -> tuple[float, str]:
+        """The largest error in log-probability of a greedy continuation, and where it is."""
+        places = zip(output, log_probs, self.rows(prompt, output), strict=True)
+        errors = [error_of(log_prob, float(row[token]), float(row.max())) for token, log_prob, row in places]
+        worst = max(errors)
+        return worst, f"token {len(prompt) + errors.index(worst)} after a prompt of {len(prompt)}"
+
     def closest_sets(self, tokens: list[int]) -> float:
         """The largest difference in the next token's log-probabilities between the two sets that differ least."""
         rows = [self.under(factor, tokens)[-1] for factor in self.factors.values()]
@@ -147,44 +135,7 @@ class HuggingFace(Oracle):
         return next(factor for end, factor in self.factors.items() if length <= end)
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What stock vLLM has for one token: its log-probability, and the best one."""
-
-    of_token: float
-    best: float
-
-
-def score(llm: LLM, tokens: Sequence[int]) -> list[Scored]:
-    """What a stock engine has for every token of a sequence but the first, computed alone.
-
-    The engine must be able to hold one token more than the sequence has.
-    """
-    params = greedy(1, prompt_logprobs=1)
-    (output,) = llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)
-    return [
-        Scored(entry[token].logprob, max(each.logprob for each in entry.values()))
-        for token, entry in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
-    ]
-
-
-def worst_of(oracle: Oracle, prompt: list[int], output: list[int], log_probs: list[float]) -> tuple[float, str]:
-    """The largest error in log-probability of a greedy continuation, with the place where it is.
-
-    A token that is not the reference's best counts with its distance from it.
-    """
-    worst = (0.0, "")
-    for place, (token, log_prob, row) in enumerate(
-        zip(output, log_probs, oracle.rows(prompt, output), strict=True), start=len(prompt)
-    ):
-        best = float(row.max())
-        worst = max(
-            worst, (error_of(log_prob, float(row[token]), best), f"token {place} after a prompt of {len(prompt)}")
-        )
-    return worst
-
-
 def error_of(log_prob: float, wanted: float, best: float) -> float:
-    """How far a token's log-probability is from the reference's, and the token from the best; infinite where one is NaN."""
+    """How far a token's log-probability is from the reference's, and the token from the best; infinite if one is NaN."""
     error = max(abs(log_prob - wanted), best - wanted)
     return error if math.isfinite(log_prob + wanted + best) else math.inf

@@ -1,24 +1,19 @@
-"""Lightning attention, and the gated norm behind it, in float32: vLLM's kernels for them are of GPUs.
+"""Lightning attention, and the gated norm after it, in float32: vLLM's kernels for them are for GPUs.
 
 Everything around them is vLLM's: projections, rotation, the states and where they are kept.
 """
+
+from typing import Any
 
 import torch
 from vllm.model_executor.layers.mamba.linear import bailing_linear_attn, minimax_linear_attn
 from vllm.third_party.flash_linear_attention.ops import layernorm_guard
 
 
-def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, slope: torch.Tensor, state: torch.Tensor
-) -> torch.Tensor:
-    """What one sequence reads from the state, ``[heads, tokens, values]``; leaves the last state in ``state``.
+def attend(query: Any, key: Any, value: torch.Tensor, slope: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """What one sequence reads, ``[heads, tokens, values]``; leaves the last state in ``state``, ``[heads, keys, values]``.
 
-    Args:
-        query: ``[heads, tokens, keys]``.
-        key: The same shape.
-        value: ``[heads, tokens, values]``.
-        slope: How fast each head forgets, ``[heads]`` values of any shape.
-        state: ``[heads, keys, values]``.
+    ``slope`` is how fast each head forgets, ``[heads]`` values of any shape.
     """
     kept = (-slope.view(-1, 1, 1)).exp()
     read = torch.empty_like(value)
@@ -36,34 +31,17 @@ def prefill(
     return attend(q[0], k[0], v[0], ed, state).unsqueeze(0), state[None, :, None]
 
 
-def decode(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    kv_caches: torch.Tensor,
-    slope_rate: torch.Tensor,
-    slot_idx: torch.Tensor,
-    block_size: int,
-) -> torch.Tensor:
+def decode(q: Any, k: Any, v: Any, caches: Any, slope: torch.Tensor, slots: torch.Tensor, _: int) -> torch.Tensor:
     """vLLM's ``linear_decode_forward_triton``: one token of each sequence."""
-    slots = zip(q, k, v, slot_idx.tolist(), strict=True)
-    return torch.stack([attend(*each, slope_rate, kv_caches[slot]).flatten() for *each, slot in slots])
+    sequences = zip(q, k, v, slots.tolist(), strict=True)
+    return torch.stack([attend(*each, slope, caches[slot]).flatten() for *each, slot in sequences])
 
 
-def norm(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    z: torch.Tensor | None = None,
-    eps: float = 1e-6,
-    group_size: int | None = None,
-    norm_before_gate: bool = True,
-    is_rms_norm: bool = True,
-    activation: str = "swish",
-) -> torch.Tensor:
+def norm(x: Any, weight: Any, bias: Any, z: Any = None, *, group_size: Any = None, **kind: Any) -> torch.Tensor:
     """``layernorm_fn`` and ``rmsnorm_fn`` of root mean squares, by upstream's own reference, which has no sigmoid."""
-    assert is_rms_norm and (z is None or (norm_before_gate and activation == "sigmoid")), "another norm"
-    normed: torch.Tensor = layernorm_guard.rms_norm_ref(x, weight, bias, eps=eps, group_size=group_size)
+    gated_after = kind.get("norm_before_gate", True) and kind.get("activation") == "sigmoid"
+    assert kind.get("is_rms_norm", True) and (z is None or gated_after), kind
+    normed: torch.Tensor = layernorm_guard.rms_norm_ref(x, weight, bias, eps=kind["eps"], group_size=group_size)
     return normed if z is None else normed * z.float().sigmoid()
 
 

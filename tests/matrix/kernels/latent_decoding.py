@@ -3,6 +3,8 @@
 Models with Mamba layers have larger blocks. The prefill is vLLM's, and so are the cache and what is written into it.
 """
 
+from typing import Any
+
 import torch
 from vllm import _custom_ops
 from vllm.v1.attention.backend import MultipleOf
@@ -10,25 +12,14 @@ from vllm.v1.attention.backends.mla.cpu_mla import CPUMLABackend
 
 
 def decode(
-    out: torch.Tensor,
-    query: torch.Tensor,
-    kv_cache: torch.Tensor,
-    scale: float,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
+    out: torch.Tensor, query: Any, cache: torch.Tensor, scale: float, tables: Any, lengths: torch.Tensor
 ) -> None:
-    """What the last token of each sequence reads from its cache.
+    """Write what the last token of each sequence reads to ``out``, ``[sequences, heads, latent]``.
 
-    Args:
-        out: ``[sequences, heads, latent]``.
-        query: ``[sequences, heads, latent + rotated]``.
-        kv_cache: ``[blocks, block size, latent + rotated]``, keys whose first part is the value too.
-        scale: Of the softmax.
-        block_tables: The blocks of each sequence.
-        seq_lens: Tokens of each sequence.
+    ``cache`` holds keys by block, ``[blocks, block size, latent + rotated]``, whose first part is the value too.
     """
-    for number, length in enumerate(seq_lens.tolist()):
-        keys = kv_cache[block_tables[number].long()].flatten(0, 1)[:length]
+    for number, length in enumerate(lengths.tolist()):
+        keys = cache[tables[number].long()].flatten(0, 1)[:length]
         out[number] = (query[number] @ keys.T * scale).softmax(-1) @ keys[:, : out.shape[-1]]
 
 

@@ -1,0 +1,88 @@
+"""Runs commands of the pages in bash, and the one server at a time that they need."""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from tests.server.running import START_SECONDS, Server, environment, free_port, patient
+
+# No compiler, little memory.
+FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
+STOP_SECONDS = 60
+
+
+def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start the commands in the folder, with the environment's programs first on the path."""
+    path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
+    # Without its cache, vLLM imports every model that it inspects in a process of its own, 40 s of a core for each server.
+    cache = str(Path.home() / ".cache" / "vllm")
+    home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path, "VLLM_CACHE_ROOT": cache}
+    return subprocess.Popen(
+        ["bash", "-c", f"set -euo pipefail\n{text}"],
+        cwd=folder, env=patient(environment()) | home | variables,
+        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+class Served:
+    """The only server of the moment, which stays until a page needs another one."""
+
+    def __init__(self, **variables: str) -> None:
+        self.variables = variables
+        self.command, self.port, self.output = "", 0, Path()
+        self.shell: subprocess.Popen[bytes] | None = None
+
+    def need(self, command: str, folder: Path) -> Server:
+        """Start it, unless it is running, and wait until it answers."""
+        command = command.partition("#")[0].strip()
+        if command == self.command:
+            return self.server
+        self.stop()
+        self.port, self.output = free_port(), folder / "server.out"
+        text = command if command.startswith("make ") else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
+        with self.output.open("wb") as output:
+            shell = bash(text, folder, {"PORT": str(self.port), **self.variables}, output)
+        self.server = server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
+        deadline = time.monotonic() + START_SECONDS
+        try:
+            while not answers(server):
+                log = self.output.read_text()[-4000:]
+                assert shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
+                time.sleep(0.5)
+        except BaseException:
+            kill(shell)
+            raise
+        self.command, self.shell = command, shell
+        return server
+
+    def stop(self) -> None:
+        """End it by SIGTERM to its own process: the command must exit with 0."""
+        if self.shell is None:
+            return
+        shell, self.shell, self.command = self.shell, None, ""
+        try:
+            if shell.poll() is None:
+                process = psutil.Process(shell.pid)
+                while process.name() in ("bash", "make", "sh"):
+                    [process] = process.children()
+                process.terminate()
+            assert shell.wait(STOP_SECONDS) == 0, self.output.read_text()[-4000:]
+        finally:
+            kill(shell)
+
+
+def kill(shell: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
+
+
+def answers(server: Server) -> bool:
+    with suppress(OSError):
+        return server.get("/health").status == 200
+    return False

@@ -1,0 +1,105 @@
+"""docs/models.md: whether a model works is what was measured, for each architecture of vLLM's registry."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.matrix import page
+from tests.matrix.recipe import RECIPES, WITHOUT_ROTATION, architectures, rotating
+from tests.matrix.results import DIFFERS, EXACT, REFUSED, RESULTS, VERDICTS, Line, read
+from tests.matrix.run import Processes, fill
+
+PAIRS = 16
+TEXT = (ROOT / page.PAGE).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Processes:
+    return Processes(limit=500)
+
+
+def sets(*ends: int, factors: int = PAIRS) -> dict[str, Any]:
+    """A ladder whose sets leave every frequency as it is."""
+    return {"sets": [{"name": f"to-{end}", "max_length": end, "factors": [1.0] * factors} for end in ends]}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma3ForCausalLM", "PhiMoEForCausalLM", "GLM4VForCausalLM"])
+def test_the_automatic_ladder_is_exact(measured: Processes, name: str) -> None:
+    """Each way to compare: with transformers, with its layers of two kinds, with stock, and with forced frequencies."""
+    result = measured(name)
+    assert result["verdict"] == EXACT and result["tokens"] == 244 and result["cached"] > 300, result
+
+
+@pytest.mark.full
+def test_a_wrong_ladder_differs(measured: Processes) -> None:
+    result = measured("LlamaForCausalLM", sets(64, 128, 256))
+    assert result["verdict"] == DIFFERS and result["error"] > 0.1 and result["reason"].startswith("token "), result
+
+
+@pytest.mark.full
+def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
+    result = measured("LlamaForCausalLM", sets(256, factors=1))
+    assert result["verdict"] == REFUSED and "oracle" not in result, result
+    assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
+    result = measured("DeepseekV32ForCausalLM")
+    assert result["verdict"] == REFUSED and result["reason"].startswith("index_topk: "), result
+    assert result["stock"] == "stops: Sparse Attention is not supported on CPU."
+
+
+def test_the_page_shows_the_results() -> None:
+    assert page.written(TEXT, read(ROOT / RESULTS)) == TEXT
+
+
+def test_every_result_says_what_was_compared_or_why_not() -> None:
+    for name, line in read(ROOT / RESULTS).items():
+        assert line["verdict"] in VERDICTS, name
+        if line["verdict"] == EXACT:
+            assert line["oracle"] and line["error"] < 1e-3 and line["visible"] > 0.02, name
+        else:
+            assert line["reason"], name
+
+
+@pytest.mark.parametrize("stock", ["runs", "stops: Error: no kernel"])
+def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
+    line = {
+        "architecture": "NewForCausalLM",
+        "kind": "text",
+        "verdict": REFUSED,
+        "reason": "a new reason",
+        "stock": stock,
+    }
+    refused = page.written(TEXT, read(ROOT / RESULTS) | {"NewForCausalLM": line})
+    row = f"| `NewForCausalLM` | a new reason | {stock} |"
+    assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
+
+
+def test_every_kernel_of_a_recipe_exists() -> None:
+    kernels = {path.stem for path in (ROOT / "tests/matrix/kernels").glob("[a-z]*.py")}
+    assert {name for recipe in RECIPES.values() for name in recipe.replaced} == kernels
+
+
+def test_every_architecture_has_a_result() -> None:
+    assert set(read(ROOT / RESULTS)) == set(rotating())
+    assert set(WITHOUT_ROTATION) <= set(architectures()) and set(RECIPES) <= set(rotating())
+
+
+def test_an_interrupted_run_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results, asked = tmp_path / "results" / "matrix.jsonl", []
+
+    def measure(name: str) -> Line:
+        asked.append(name)
+        if name == "B" and asked.count("B") == 1:
+            raise KeyboardInterrupt
+        if name == "D":
+            raise TimeoutError("D: not finished after 300 s; raise --limit")
+        return {"architecture": name, "verdict": "exact", "seconds": 1.0}
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(results, ["C", "B", "A"], measure)
+    assert list(read(results)) == ["C"]
+    fill(results, ["A", "B", "D"], measure)
+    assert list(read(results)) == ["A", "B", "C"]
+    assert "docs-models: 2 of 3: B: exact (1 s)\ndocs-models: 3 of 3: D: not finished" in capsys.readouterr().out
