@@ -164,10 +164,7 @@ EFFECT = {"rope_theta": 5e6, "rope_type": "default"}
     ("stated", "message"),
     [
         ({"rope_theta": 1e6}, "rope_theta: 1000000.0 has no effect: .* ends with 5000000.0"),
-        (
-            {"rope_scaling": ADDED},
-            "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'",
-        ),
+        ({"rope_scaling": ADDED}, "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'"),
         (
             {"text_config": {"rope_parameters": {"full_attention": KEPT | {"rope_theta": 1e4}}}},
             "full_attention.rope_theta",
