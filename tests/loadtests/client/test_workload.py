@@ -162,9 +162,9 @@ def test_prompts_too_short_or_too_long_are_refused() -> None:
         content = parse({**SMALL, "mix": [{"kind": "a", "prompt": prompt, "output": output}]}, "f")
         return {(each.prompt_tokens, each.max_tokens) for each in plan(content, 5, 0, replace(BOUNDS, **bounds))}
 
-    with pytest.raises(UsageError, match="a: a prompt of 20 tokens cannot hold a pass key and its .* which need 30"):
+    with pytest.raises(UsageError, match=r"a: a prompt of 20 tokens cannot hold a pass key and its .* which need 30"):
         planned(20, 5)
-    with pytest.raises(UsageError, match="a has a prompt of 1000 tokens and an answer of up to 50, .* accepts 1024"):
+    with pytest.raises(UsageError, match=r"a has a prompt of 1000 tokens and an answer of up to 50, .* accepts 1024"):
         planned(1000, 50, max_model_len=1024)
     assert planned(1000, 50, max_model_len=1024, longest=500) == {(450, 50)}
     with pytest.raises(UsageError, match="--longest 30: a prompt with a pass key and its question needs 30"):
