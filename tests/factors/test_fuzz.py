@@ -16,19 +16,12 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.file import LadderFile, parse, to_text
 from ropeswitch.factors.files import MAX_BYTES
 from tests.factors.strategies import ladders
+from tests.factors.test_file import GOOD
 from tests.server.running import PROGRAM
 
 LONGEST_MESSAGE = 1000
 # What a message begins with: a field of the file, or what the text as a whole is not.
 FIELD = ("format", "description", "rope_theta", "sets", "is ", "contains ", "must be ", "'", '"')
-GOOD: dict[str, Any] = {
-    "format": "ropeswitch-factors/1",
-    "rope_theta": 10000.0,
-    "sets": [
-        {"name": "short", "max_length": 64, "factors": [0.9, 1.5, 1.25]},
-        {"name": "long", "max_length": 512, "factors": [1, 2, 4], "scale": 1.19, "start_tokens": 4},
-    ],
-}
 SCALARS = (
     st.none()
     | st.booleans()
@@ -72,7 +65,7 @@ def test_any_text(text: str) -> None:
 @given(st.data(), VALUES)
 @settings(max_examples=600)
 def test_any_value_in_any_place(data: st.DataObject, value: Any) -> None:
-    values = copy.deepcopy(GOOD)
+    values = copy.deepcopy(GOOD) | {"rope_theta": 10000.0}
     last: Any
     *path, last = data.draw(st.sampled_from(places(values)[1:]))
     inner: Any = values

@@ -14,29 +14,17 @@ from ropeswitch.factors.import_factors import CsvSet, ladder_file_from_config, l
 from tests.factors.strategies import positive
 
 
-def longrope_config(kind: str, original: int, maximum: int, short: list[float], long: list[float]) -> dict[str, Any]:
-    return {
-        "model_type": "phi3",
-        "rope_theta": 10000.0,
-        "original_max_position_embeddings": original,
-        "max_position_embeddings": maximum,
-        "rope_scaling": {"type": kind, "short_factor": short, "long_factor": long},
-    }
+def longrope(kind: str, original: int, maximum: int, short: list[float], long: list[float]) -> dict[str, Any]:
+    lengths = {"original_max_position_embeddings": original, "max_position_embeddings": maximum}
+    rope = {"type": kind, "short_factor": short, "long_factor": long}
+    return {"model_type": "phi3", "rope_theta": 10000.0, **lengths, "rope_scaling": rope}
 
 
 CONFIGS = {
-    "longrope": longrope_config("longrope", 4096, 131072, [1.0, 1.05, 0.99], [1.08, 4.5, 3]),
-    "su": longrope_config("su", 64, 512, [1, 1], [1, 8]),
-    "window-not-extended": longrope_config("longrope", 32786, 32768, [0.99, 1.2], [0.99, 1.2]),
+    "longrope": longrope("longrope", 4096, 131072, [1.0, 1.05, 0.99], [1.08, 4.5, 3]),
+    "su": longrope("su", 64, 512, [1, 1], [1, 8]),
+    "window-not-extended": longrope("longrope", 32786, 32768, [0.99, 1.2], [0.99, 1.2]),
 }
-
-
-def column(factors: list[float]) -> str:
-    return "".join(f"{factor!r}\n" for factor in factors)
-
-
-def rows(factors: list[float], layers: int = 32) -> str:
-    return (",".join(map(repr, factors)) + "\n") * layers
 
 
 def write(folder: Path, text: str, name: str = "f.csv") -> str:
@@ -52,8 +40,8 @@ def imported(*sets: CsvSet, **changes: Any) -> FactorLadder:
 @given(st.lists(positive, min_size=2, max_size=70), st.integers(min_value=1, max_value=3))
 def test_any_list_is_read_exactly(tmp_path_factory: pytest.TempPathFactory, factors: list[float], layers: int) -> None:
     folder = tmp_path_factory.getbasetemp()
-    assert read_csv(write(folder, column(factors))) == tuple(factors)
-    assert read_csv(write(folder, rows(factors, layers))) == tuple(factors)
+    assert read_csv(write(folder, "\n".join(map(repr, factors)))) == tuple(factors)
+    assert read_csv(write(folder, (",".join(map(repr, factors)) + "\n") * layers)) == tuple(factors)
 
 
 def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
@@ -66,10 +54,7 @@ def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
         ("", "contains no factors"),
         ("1\n\nx\n", "line 3, value 1: 'x' must be a finite number greater than 0"),
         ("1,2,\n", "line 1, value 3: '' must be"),
-        ("1\nnan\n", "line 2, value 1: 'nan' must be"),
-        ("1\n1e999\n", "line 2, value 1: '1e999' must be"),
         ("1\n0\n", "line 2, value 1: '0' must be"),
-        ("1_0\n", "line 1, value 1: '1_0' must be"),
         ("1,2\n1,2,3\n", "line 2: differs from line 1"),
         ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3: differs from line 1; .* must be the same in all"),
     ],
@@ -93,10 +78,8 @@ def test_scales_and_start_tokens(tmp_path: Path) -> None:
     [
         ({"scale": None}, "--scale: missing; .*'none'.*'longrope'.*a number"),
         ({"scale": "yarn"}, "--scale: 'yarn' is not a scale; give 'none'"),
-        ({"scale": "0"}, r"sets\[0\]\.scale: 0.0 must be finite and greater than 0"),
         ({"scale": "longrope"}, "--original-length: missing"),
         ({"scale": "longrope", "original_length": 1}, "--original-length: 1; .* at least 2 tokens"),
-        ({"start_tokens": 2**31}, r"sets\[0\]\.start_tokens: 2147483648"),
     ],
 )
 def test_wrong_choices_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -109,8 +92,6 @@ def test_sets_that_form_no_ladder_name_their_files(tmp_path: Path) -> None:
     two, three = write(tmp_path, "1\n2\n", "two.csv"), write(tmp_path, "1\n2\n3\n", "three.csv")
     with pytest.raises(FactorError, match=r"sets\[1\]\.factors: 3 factors.*sets\[1\] is .*three\.csv"):
         imported(CsvSet("a", 8, two), CsvSet("b", 16, three))
-    with pytest.raises(FactorError, match=r"sets\[1\]\.max_length: 8 must exceed 16"):
-        imported(CsvSet("a", 16, two), CsvSet("b", 8, two))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -136,22 +117,12 @@ def test_configs(tmp_path: Path, name: str) -> None:
         ({"max_position_embeddings": 4096}, "rope_type: 'default'; only 'longrope' and 'su'"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_type: 'yarn'; only"),
         ({"rope_scaling": {"type": "longrope"}}, "short_factor: must be a list"),
-        (
-            {
-                "rope_scaling": {"type": "su", "short_factor": [1, 2], "long_factor": [1, 0]},
-                "original_max_position_embeddings": 8,
-                "max_position_embeddings": 16,
-            },
-            r"sets\[1\]\.factors\[1\]: 0.0",
-        ),
+        (longrope("su", 8, 16, [1, 2], [1, 0]), r"sets\[1\]\.factors\[1\]: 0.0"),
     ],
 )
 def test_configs_without_usable_factors(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(FactorError, match=r"config\.json': does not exist"):
+        ladder_file_from_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(FactorError, match=rf"config\.json': .*{message}"):
-        ladder_file_from_config(tmp_path)
-
-
-def test_folder_without_config(tmp_path: Path) -> None:
-    with pytest.raises(FactorError, match=r"config\.json': does not exist"):
         ladder_file_from_config(tmp_path)

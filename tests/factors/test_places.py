@@ -13,46 +13,22 @@ KEPT = {"rope_type": "default", "rope_theta": 5e6}
 ADDED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"rope_parameters": KEPT, "rope_scaling": ADDED},
-        {"text_config": {"rope_parameters": KEPT, "rope_scaling": ADDED}},
-        {"rope_parameters": KEPT, "rope_scaling": {"type": "default"}},
-        {"rope_parameters": ADDED, "rope_scaling": ADDED | {"factor": 8.0}},
-    ],
-)
-def test_blocks_that_differ_are_rejected(config: dict[str, Any]) -> None:
-    with pytest.raises(
-        FactorError, match=r"rope_parameters\.\w+: .*, but (text_config\.)?rope_scaling\.\w+: ..*Remove rope_scaling"
-    ):
-        check_places(config)
-    with pytest.raises(UsageError, match=r"config\.json: (text_config\.)?rope_parameters"):
-        check_fields("config.json", config)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"rope_parameters": KEPT},
-        {"rope_parameters": KEPT, "rope_scaling": None},
-        {"rope_parameters": KEPT, "rope_scaling": {}},
-        {"rope_parameters": KEPT, "rope_scaling": {"type": "default", "rope_theta": 5e6}},
-        {"rope_theta": 5e6, "rope_parameters": KEPT, "rope_scaling": {"rope_type": "default"}},
-    ],
-)
-def test_blocks_that_agree_are_read(config: dict[str, Any]) -> None:
-    check_places(config)
-    assert rope_parameters(config)["rope_theta"] == 5e6
-
-
 TOP = {"rope_theta": 5e6, "original_max_position_embeddings": 256, "partial_rotary_factor": 0.5}
 YARN = ADDED | {"rope_theta": 5e6}
+NEOX = {"rope_theta": 10000, "partial_rotary_factor": 0.25}
+
+
+BOTH = {"rope_parameters": KEPT, "rope_scaling": ADDED}
+DIFFER = ("rope_parameters.rope_type: 'default'", "but", "rope_scaling.rope_type: 'yarn'", "Remove rope_scaling")
 
 
 @pytest.mark.parametrize(
     ("config", "places"),
     [
+        (BOTH, DIFFER),
+        ({"text_config": BOTH}, ("text_config.rope_parameters.", "text_config.rope_scaling.", *DIFFER[:2])),
+        ({"rope_parameters": KEPT, "rope_scaling": {"type": "default"}}, ("rope_scaling.rope_theta", DIFFER[3])),
+        ({"rope_parameters": ADDED, "rope_scaling": ADDED | {"factor": 8.0}}, ("rope_scaling.factor: 8.0", DIFFER[3])),
         ({"rope_theta": 1e4, "rope_scaling": YARN}, ("rope_theta: 10000.0", "rope_scaling.rope_theta: 5000000.0")),
         ({"rope_theta": 1e4, "rope_parameters": KEPT | {"rope_theta": None}}, ("rope_parameters.rope_theta: missing",)),
         (
@@ -111,29 +87,32 @@ def test_places_that_disagree_are_named(config: dict[str, Any], places: tuple[st
     with pytest.raises(FactorError) as refused:
         check_places(config)
     assert all(place in str(refused.value) for place in places), str(refused.value)
+    with pytest.raises(UsageError, match=r"config\.json: "):
+        check_fields("config.json", config)
 
 
 @pytest.mark.parametrize(
     "config",
     [
+        {"rope_parameters": KEPT},
+        {"rope_parameters": KEPT, "rope_scaling": None},
+        {"rope_parameters": KEPT, "rope_scaling": {}},
+        {"rope_parameters": KEPT, "rope_scaling": {"type": "default", "rope_theta": 5e6}},
+        {"rope_theta": 5e6, "rope_parameters": KEPT, "rope_scaling": {"rope_type": "default"}},
         TOP | {"rope_scaling": YARN | {"partial_rotary_factor": 0.5}},
         {"rope_scaling": {"type": "su", "rope_type": "longrope"}},
         {"rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [1, 2, 3]}},
         {"rope_theta": 5e6, "text_config": {"rope_theta": 5e6}},
         {"rope_theta": 5e6, "text_config": {}},
         # GPT-NeoX checkpoints of Transformers 4 state both names.
-        {
-            "model_type": "gpt_neox",
-            "rotary_emb_base": 10000,
-            "rotary_pct": 0.25,
-            "rope_theta": 10000,
-            "partial_rotary_factor": 0.25,
-        },
+        {"model_type": "gpt_neox", "rotary_emb_base": 10000, "rotary_pct": 0.25, **NEOX},
         {"rope_theta": 5e6, "rope_parameters": {"full_attention": KEPT, "sliding_attention": {"rope_theta": 1e4}}},
     ],
 )
 def test_places_that_agree_are_accepted(config: dict[str, Any]) -> None:
     check_places(config)
+    if "rope_type" in config.get("rope_parameters", {}):
+        assert rope_parameters(config)["rope_theta"] == 5e6
 
 
 @pytest.mark.parametrize(
@@ -164,10 +143,7 @@ EFFECT = {"rope_theta": 5e6, "rope_type": "default"}
     ("stated", "message"),
     [
         ({"rope_theta": 1e6}, "rope_theta: 1000000.0 has no effect: .* ends with 5000000.0"),
-        (
-            {"rope_scaling": ADDED},
-            "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'",
-        ),
+        ({"rope_scaling": ADDED}, "rope_scaling.rope_type: 'yarn' has no effect: .* ends with 'default'"),
         (
             {"text_config": {"rope_parameters": {"full_attention": KEPT | {"rope_theta": 1e4}}}},
             "full_attention.rope_theta",

@@ -22,10 +22,7 @@ def test_published_counts(frequencies: np.ndarray, within_15k: int, within_30k: 
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    frequencies=st.lists(st.floats(1e-8, 1.0), min_size=1, max_size=70),
-    length=st.integers(0, 5000),
-)
+@given(frequencies=st.lists(st.floats(1e-8, 1.0), min_size=1, max_size=70), length=st.integers(0, 5000))
 def test_blocks_are_the_sum_of_cosines(frequencies: list[float], length: int) -> None:
     angles = np.arange(length + 1)[:, None] * np.array(frequencies)
     expected = np.cos(angles).sum(1)

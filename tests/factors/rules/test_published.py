@@ -73,13 +73,7 @@ def test_the_thetas_of_gradients_model_cards() -> None:
     ("rope", "length", "critical", "above", "published"),
     [
         # LLaMA3-8B (microsoft/LongRoPE, examples/longrope2) and Phi-4-mini-instruct: pair to factor.
-        (
-            LLAMA_3,
-            131072,
-            33,
-            21.81,
-            {1: 1.097906416, 2: 1.205398499, 8: 2.111166985, 16: 4.457026037, 32: 19.8650811},
-        ),
+        (LLAMA_3, 131072, 33, 21.81, {1: 1.097906416, 2: 1.205398499, 8: 2.111166985, 16: 4.457026037, 32: 19.8650811}),
         (Rope(96, 10000.0, 4096), 131072, 31, 32.03, {1: 1.118320672, 15: 5.351743533, 30: 28.64115884}),
     ],
 )

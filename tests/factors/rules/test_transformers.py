@@ -92,12 +92,7 @@ def test_deepseek_v2_scales_logits_as_its_model_does() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    pairs=st.integers(2, 96),
-    theta=st.floats(100, 1e8),
-    window=st.integers(64, 1 << 17),
-    s=st.floats(1, 512),
-)
+@given(pairs=st.integers(2, 96), theta=st.floats(100, 1e8), window=st.integers(64, 1 << 17), s=st.floats(1, 512))
 def test_yarn_of_any_model(pairs: int, theta: float, window: int, s: float) -> None:
     rope = Rope(2 * pairs, theta, window)
     expected, scale = theirs("yarn", rope, int(s * window), factor=s)

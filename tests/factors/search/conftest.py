@@ -35,18 +35,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
-def without_rope(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A GPT-2, whose positions are learnt."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    folder = tmp_path_factory.mktemp("gpt2")
-    GPT2LMHeadModel(GPT2Config(vocab_size=640, n_embd=32, n_layer=1, n_head=2, n_positions=256)).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(FOLDER / name, folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="session")
 def broken(plain: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """passkey-tiny with a weight that is no number."""
     import torch

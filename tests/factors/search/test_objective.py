@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.model_facts import ModelFacts, fingerprint
 from ropeswitch.factors.rules.rope import Rope
@@ -21,15 +20,11 @@ def facts() -> ModelFacts:
     return ModelFacts.load(MODEL)
 
 
-def test_the_bundled_model_s_facts(facts: ModelFacts) -> None:
-    assert facts.rope == Rope(32, 10000.0, 256)
-    assert facts.ladder is not None and facts.ladder.names == ("short", "long")
-
-
 def test_perplexity_is_transformers_own(facts: ModelFacts, texts: Path) -> None:
     """Its long factors, which its own code takes above the window: exp of the mean of transformers' losses."""
     objective = make_objective(texts, facts.tokenizer, SearchSettings(400, documents=2))
-    assert facts.ladder is not None
+    assert facts.rope == Rope(32, 10000.0, 256)
+    assert facts.ladder is not None and facts.ladder.names == ("short", "long")
     found = objective.perplexity(LocalModel.load(MODEL), facts.ladder.sets[1])
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     with torch.no_grad():
@@ -51,14 +46,6 @@ def test_rows_are_the_beginnings_of_texts(facts: ModelFacts, texts: Path) -> Non
 def test_the_seed_chooses_among_the_texts_that_are_long_enough(facts: ModelFacts, texts: Path) -> None:
     chosen = {make_objective(texts, facts.tokenizer, SearchSettings(400, documents=1, seed=n)).names for n in range(12)}
     assert chosen == {("0.txt",), ("1.txt",), ("2.txt",)}
-
-
-def test_texts_that_are_too_short(facts: ModelFacts, texts: Path) -> None:
-    message = (
-        r"3 of 4 documents have the 399 tokens that length 400 needs, but --documents requests 5; the longest has \d+"
-    )
-    with pytest.raises(FactorError, match=message):
-        make_objective(texts, facts.tokenizer, SearchSettings(400))
 
 
 def test_the_fingerprint_is_the_weights_and_the_config_s(plain: str, broken: str) -> None:

@@ -1,13 +1,14 @@
 """From lengths to spaces, starts and scales."""
 
 import math
+from typing import Any
 
 import pytest
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.model_facts import ModelFacts
 from ropeswitch.factors.rules.rope import Rope
-from ropeswitch.factors.search.plan import Plan, extension, recovery
+from ropeswitch.factors.search.plan import extension, recovery
 from ropeswitch.factors.search.settings import SearchSettings
 
 LLAMA2 = ModelFacts("Llama-2-7b", Rope(128, 10000.0, 4096), None, None)
@@ -47,22 +48,17 @@ def test_a_recovery_has_a_smaller_end_and_the_extended_set_among_its_starts() ->
     assert small.space.upper == 200 and all(max(start.hundredths) <= 200 for start in small.starts)
 
 
-def refused(length: int, **changes: object) -> Plan:
-    return extension(LLAMA2, settings(length), **changes)  # type: ignore[arg-type]
-
-
-def test_what_cannot_be_searched() -> None:
-    with pytest.raises(
-        FactorError, match=r"--length: 4096 must exceed 4096, where the model's window ends; use --recover"
-    ):
-        refused(4)
-    with pytest.raises(FactorError, match=r"--length: 262144 must exceed 262144, where set '256k' ends"):
-        refused(256, base=TUNED)
-    with pytest.raises(FactorError, match=r"--upper: 1 must be a number from 1.01 to 1e\+06"):
-        refused(8, upper=1.0)
-    with pytest.raises(FactorError, match=r"--scale: 'big' must be longrope, none or a number above 0"):
-        refused(8, scale="big")
-    with pytest.raises(FactorError, match=r"set 'x': 2 factors; model 'Llama-2-7b' has 64 pairs"):
-        refused(64, base=FactorSet("x", 8192, (1.0, 1.0)))
-    with pytest.raises(FactorError, match=r"--recover: 262144 must be below 262144, where set '256k' ends"):
-        recovery(LLAMA2, settings(256), TUNED)
+@pytest.mark.parametrize(
+    ("length", "changes", "message"),
+    [
+        (4, {}, "--length: 4096 must exceed 4096, where the model's window ends; use --recover"),
+        (256, {"base": TUNED}, "--length: 262144 must exceed 262144, where set '256k' ends"),
+        (8, {"upper": 1.0}, "--upper: 1 must be a number from 1.01 to 1e"),
+        (8, {"upper": math.nan}, "--upper: nan must be a number from 1.01"),
+        (8, {"scale": "big"}, "--scale: 'big' must be longrope, none or a number above 0"),
+        (64, {"base": FactorSet("x", 8192, (1.0, 1.0))}, "set 'x': 2 factors; model 'Llama-2-7b' has 64 pairs"),
+    ],
+)
+def test_what_cannot_be_searched(length: int, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FactorError, match=message):
+        extension(LLAMA2, settings(length), **changes)

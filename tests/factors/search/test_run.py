@@ -67,13 +67,10 @@ def test_killed_and_resumed(whole: Whole, path: Path) -> None:
     expected, result, evaluations = whole
     kills = (15, 39)
     for at in kills:
-
-        def die(count: int, at: int = at) -> None:
-            if count >= at:
-                os.kill(os.getpid(), signal.SIGKILL)
-
         if not (child := os.fork()):
-            run(path, Synthetic(then=die))
+            run(
+                path, Synthetic(then=lambda count, at=at: os.kill(os.getpid(), signal.SIGKILL) if count >= at else None)
+            )
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -106,13 +103,6 @@ def test_other_numbers_of_iterations_go_on(whole: Whole, path: Path, first: int)
         assert path.read_bytes() == expected.read_bytes()
 
 
-def test_a_folder_that_is_not_there_is_told_before_anything_is_evaluated(tmp_path: Path) -> None:
-    evaluator = Synthetic()
-    with pytest.raises(FactorError, match=r"missing/out.checkpoint.json'.*cannot be written"):
-        run(tmp_path / "missing" / "out.checkpoint.json", evaluator)
-    assert evaluator.count == 0
-
-
 @pytest.mark.parametrize(
     ("settings", "model", "message"),
     [
@@ -128,12 +118,16 @@ def test_another_search_s_checkpoint(whole: Whole, settings: SearchSettings, mod
     assert whole[0].read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": "ropeswitch-search/1", "task": 3}'])
-def test_no_checkpoint_at_all(path: Path, text: str) -> None:
-    path.write_text(text)
-    with pytest.raises(FactorError, match=r"^checkpoint "):
-        run(path, Synthetic())
-    assert path.read_text() == text
+def test_what_is_no_checkpoint_is_left_alone_and_told_before_anything_is_evaluated(path: Path) -> None:
+    evaluator = Synthetic()
+    for text in ("", "{}", '{"format": "ropeswitch-search/1", "task": 3}'):
+        path.write_text(text)
+        with pytest.raises(FactorError, match=r"^checkpoint "):
+            run(path, evaluator)
+        assert path.read_text() == text
+    with pytest.raises(FactorError, match=r"missing/out.checkpoint.json'.*cannot be written"):
+        run(path.parent / "missing" / path.name, evaluator)
+    assert evaluator.count == 0
 
 
 @pytest.mark.parametrize(("at", "what"), [(0, "for position interpolation already"), (20, "for a candidate")])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.loadtests.client.assertions import Assertion, Slo
-from ropeswitch.loadtests.client.bands import DEFAULT, Band, band, bands, bands_of_sets, tokens
+from ropeswitch.loadtests.client.bands import DEFAULT, Band, band, bands, bands_of_sets
 
 FIGURES: dict[str, Any] = {
     "p99_ttft_ms": 400.0,
@@ -21,13 +21,6 @@ FIGURES: dict[str, Any] = {
     "bands": {"0-8k": {"p99_ttft_ms": 90.0, "failed": 0}},
 }
 BASELINE: dict[str, Any] = {"p99_ttft_ms": 800.0, "median_itl_ms": 0.0, "bands": {"0-8k": {"p99_ttft_ms": 100.0}}}
-
-
-def test_counts_of_tokens() -> None:
-    assert [tokens(text) for text in ("700", "8k", "2M", "1m", "0")] == [700, 8192, 2097152, 1048576, 0]
-    for text in ("", "k", "8kk", "-1", "1e3", "٣", "8 k", "1.5k"):
-        with pytest.raises(UsageError, match="must be a number of tokens"):
-            tokens(text)
 
 
 @given(st.lists(st.integers(0, 1 << 24), min_size=2, max_size=8, unique=True).map(sorted), st.booleans())

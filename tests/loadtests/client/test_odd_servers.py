@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import signal
-import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,30 +11,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.evaluate import endpoint
-from ropeswitch.loadtests.client.workload import load
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.loadtests.client.test_going_on import start, wait_for
-from tests.server.front.certificates import certificate
 
 Handler = Callable[[Any, web.Request], Coroutine[Any, Any, web.StreamResponse]]
-
-
-def says(content: Any, status: int = 200) -> Handler:
-    """A handler that answers this, JSON unless it is bytes."""
-
-    async def handle(self: Any, request: web.Request) -> web.StreamResponse:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return web.Response(body=body, status=status)
-
-    return handle
-
-
-def odd(**handlers: Handler) -> Scripted:
-    server: Scripted = type("Odd", (Scripted,), handlers)()
-    return server
 
 
 @pytest.mark.parametrize(
@@ -79,86 +59,10 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
     async def elsewhere(self: Any, request: web.Request) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect("/v1/chat/completions")
 
-    with serving(odd(_complete=elsewhere)) as server:
+    server: Scripted = type("Odd", (Scripted,), {"_complete": elsewhere})()
+    with serving(server):
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
     assert {line["http_status"] for line in requests(tmp_path)} == {307}
-
-
-@pytest.mark.parametrize(
-    ("handlers", "expected"),
-    [
-        ({"_tokenize": says({"error": "no such path"})}, '/tokenize answered 200 (b\'{"error"'),
-        ({"_tokenize": says({"tokens": ["a"]})}, "which has no tokens): tokens cannot be counted. Set --tokenizer"),
-        (
-            {"_rope": says({"sets": [{"name": "a", "max_length": "long"}]})},
-            "/v1/rope: sets: every set must have a name, and",
-        ),
-        (
-            {"_rope": says("no", 403)},
-            "/v1/rope answered 403: no; a gateway that lets only known routes through must allow",
-        ),
-        ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
-        ({"_models": says(b"[" * 100_000)}, "the server's response is not JSON"),
-    ],
-)
-def test_what_a_server_tells_of_itself_is_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], handlers: dict[str, Handler], expected: str
-) -> None:
-    with serving(odd(**handlers)) as server:
-        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-    assert expected in refusal(capsys)
-
-
-@pytest.mark.parametrize("page", [{"error": "Unexpected endpoint"}, b"<html></html>", [1]])
-def test_a_server_that_answers_every_path_has_no_factor_sets(tmp_path: Path, page: Any) -> None:
-    with serving(odd(_rope=says(page))) as server:
-        assert endpoint.connect(server.url, None, None, 0).limits == ()
-
-
-def test_keys_that_no_header_takes_are_told_and_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with serving(Scripted()) as server:
-        for key in ("sk-se\ncret", "sk-sécret"):
-            monkeypatch.setenv("OPENAI_API_KEY", key)
-            assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-            assert (
-                refusal(capsys)
-                == "the environment variable OPENAI_API_KEY must contain a key of printable ASCII characters in one line"
-            )
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\n")
-        assert endpoint.connect(server.url, None, None, 0).headers["Authorization"] == "Bearer sk-secret"
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://[::1", "must be like http://127.0.0.1:8000"),
-        ("http://127.0.0.1:99999", "must be like"),
-        ("http://ä..b", "must be like"),
-        ("http://" + "a" * 80, "does not answer"),
-        ("http://me:secret@127.0.0.1:9", "url of '127.0.0.1': must not contain a user"),
-    ],
-)
-def test_addresses_that_are_none(url: str, expected: str) -> None:
-    with pytest.raises(UsageError, match=expected) as error:
-        endpoint.connect(url, None, None, 0)
-    assert "secret" not in str(error.value)
-
-
-def test_nothing_is_asked_by_way_of_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    with serving(Scripted()) as server:
-        assert endpoint.connect(server.url, None, None, 0).model == "scripted"
-
-
-def test_a_certificate_is_trusted_beside_the_systems(tmp_path: Path) -> None:
-    system = ssl.create_default_context().cert_store_stats()["x509"]
-    certfile, _ = certificate(tmp_path)
-    trusted = endpoint._trust("https://127.0.0.1", certfile)
-    assert system and trusted is not None and trusted.cert_store_stats()["x509"] == system + 1
 
 
 def test_a_full_disk_ends_a_run_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,32 +137,3 @@ def test_very_bursty_arrivals_are_all_at_once(tmp_path: Path) -> None:
     with serving(Scripted()) as server:
         assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url) == 0
     assert {line["due"] for line in requests(tmp_path)} == {0.0}
-
-
-@pytest.mark.parametrize(
-    "content", [b"\xff\xfe\x00", b"[" * 100_000, b'{"timestamp": 1' + b"0" * 400 + b', "input_length": 9}']
-)
-def test_traces_that_are_none_are_told_with_their_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
-) -> None:
-    trace = tmp_path / "trace.jsonl"
-    trace.write_bytes(b'{"timestamp": 1, "input_length": 99, "output_length": 44}\n\n' + content)
-    with serving(Scripted()) as server:
-        file = workload(tmp_path, arrival={"trace": {"file": str(trace)}}, requests=None, mix=[{"kind": "r"}])
-        assert loadtest(tmp_path, file, server.url) == 2
-    assert f"{trace}, line 3: " in refusal(capsys)
-
-
-@pytest.mark.parametrize("content", ["name: 2024-13-45", "[" * 100_000, "!!bool x", "!!timestamp x", "a: 0b_"])
-def test_files_that_yaml_cannot_read(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "w.yaml"
-    path.write_text(content)
-    # Where a date is read as text, the file is one, and no workload.
-    with pytest.raises(UsageError, match=r"is not valid YAML|Field required|must be a mapping with the keys"):
-        load(str(path))
-
-
-def test_whole_answers_cannot_be_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = [{"kind": "a", "prompt": 100, "output": 44, "stream": False, "cancel": {"share": 1}}]
-    assert loadtest(tmp_path, workload(tmp_path, mix=part), "http://127.0.0.1:9") == 2
-    assert "mix: a: cancel needs stream: true" in refusal(capsys)

@@ -104,10 +104,7 @@ def unigram() -> Fast:
     fast.train_from_iterator(
         CORPUS * 5 + list("0123456789"),
         trainers.UnigramTrainer(
-            vocab_size=300,
-            special_tokens=["<unk>", "<s>", "</s>", "<u>"],
-            unk_token="<unk>",
-            show_progress=False,
+            vocab_size=300, special_tokens=["<unk>", "<s>", "</s>", "<u>"], unk_token="<unk>", show_progress=False
         ),
     )
     return fast

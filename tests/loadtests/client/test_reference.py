@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from ropeswitch.loadtests.client import workload as workloads
-from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS, Assertion
+from ropeswitch.loadtests.client.assertions import LATENCIES, NUMBERS, STATISTICS
 from ropeswitch.loadtests.client.cli import add_parser
 from ropeswitch.loadtests.client.lengths import Length
 from ropeswitch.loadtests.client.pieces import Text
 from ropeswitch.loadtests.client.workload import Workload
-from tests.docs.pages import ROOT, blocks, commands
+from tests.docs.pages import ROOT, blocks
 from tests.loadtests.client.commands import loadtest, results, workload
 from tests.loadtests.client.scripted import Scripted, serving
 
@@ -100,16 +100,6 @@ def test_the_page_lists_every_figure_of_an_assertion() -> None:
     named = listed.pop("LATENCY_STAT")
     assert listed == NUMBERS
     assert all(name in named for name in (*LATENCIES, *STATISTICS))
-
-
-def test_its_commands_are_ones_that_the_parser_takes() -> None:
-    used = [each[1:] for each in commands(PAGE, "ropeswitch") if each[0] == "loadtest"]
-    assert len(used) >= 3
-    for arguments in used:
-        args = flags().parse_args(arguments)
-        assert args.workload in workloads.shipped("workload") and args.url
-        for text in args.assertions:
-            Assertion.parse(text)
 
 
 def test_its_workload_is_one() -> None:

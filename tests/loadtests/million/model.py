@@ -24,10 +24,7 @@ SHARPNESS = 1.6
 
 def write_model(folder: Path, limit: int, maximum: int) -> Path:
     """Write the model and its tokenizer."""
-    rope = {
-        "short_factor": checkpoints.factors(PAIRS, 1.0, 32.0),
-        "long_factor": checkpoints.factors(PAIRS, 1.1, 64.0),
-    }
+    rope = {"short_factor": checkpoints.factors(PAIRS, 1.0, 32.0), "long_factor": checkpoints.factors(PAIRS, 1.1, 64.0)}
     checkpoints.phi3(
         folder,
         window=limit,

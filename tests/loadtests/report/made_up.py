@@ -50,12 +50,7 @@ def failure(index: int, error: str, sent: float = 1.0, prompt: int = 300, http: 
 def run(side: Side, exchanges: Sequence[Exchange], repetition: int = 0, **changed: Any) -> Run:
     """A run of these requests."""
     duration = max((each.sent + each.latency for each in exchanges), default=0.0)
-    given: dict[str, Any] = {
-        "rate": None,
-        "concurrency": None,
-        "duration": duration,
-        "complete": True,
-    }
+    given: dict[str, Any] = {"rate": None, "concurrency": None, "duration": duration, "complete": True}
     given |= {"name": f"{side}-{repetition}", "side": side, "repetition": repetition, "exchanges": tuple(exchanges)}
     return Run(**(given | changed))
 

