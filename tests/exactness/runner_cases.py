@@ -1,24 +1,20 @@
 """Cases for one runner and scheduler, chosen by the environment; ``test_runners.py`` runs them in processes of their own."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from vllm import LLM
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.rotary import rotate_by_row
 from tests.exactness import checkpoints
 from tests.exactness.acceptance import watch
-from tests.exactness.engines import greedy, prompts, run, worker_of
+from tests.exactness.engines import Start, check, check_batch, greedy, prompts, scheduler_of, worker_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch, scheduler_of
 
 V2, ASYNC = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1", os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
-Start = Callable[..., LLM]
 
 
 def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3_reference: Reference) -> None:
@@ -109,8 +105,7 @@ def test_drafts(start: Start, tmp_path: Path) -> None:
     found = watch(scheduler_of(llm))
     reference = Reference.load(folder)
     token_lists = prompts([20, 50, 60, 61, 62, 63, 64, 65], vocabulary=16)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
-        reference.check(prompt, tokens, log_probs)
+    check(llm, reference, token_lists, greedy(40))
     assert found.accepting_sets == {0, 1}
 
 

@@ -1,19 +1,17 @@
 """Ladders of configs that already have scaling, of both layouts, against Hugging Face with each set's static scaling."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM
 
 from tests.exactness.auto_cases import AUTO, CASES, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.engines import Start, full_but
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_auto_ladder import checkpoint
-
-Start = Callable[..., LLM]
 
 YARN = PLAIN | {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": WINDOW}
 LINEAR = PLAIN | {"rope_type": "linear", "factor": 8.0}
@@ -79,7 +77,7 @@ KINDS = {
 SOON = ("yarn-not-truncated", "linear-pi", "dynamic", "llama3")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in SOON else pytest.mark.full) for kind in KINDS])
+@pytest.mark.parametrize("kind", full_but(SOON, KINDS))
 def test_a_kind_of_config(start: Start, tmp_path: Path, kind: str) -> None:
     each = KINDS[kind]
     folder, _ = checkpoint(tmp_path, each.family, rope=dict(each.rope), max_position_embeddings=each.longest)

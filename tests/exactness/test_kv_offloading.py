@@ -9,12 +9,18 @@ from vllm import LLM
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
-from tests.exactness.engines import first_choice, greedy, preemptions, prompts
+from tests.exactness.engines import (
+    LENGTHS,
+    Start,
+    check_batch,
+    first_choice,
+    greedy,
+    preemptions,
+    prompts,
+    scheduler_of,
+)
 from tests.exactness.host_tier import BLOCK_BYTES, Tally, host_tier
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import LENGTHS, check_batch, scheduler_of
-
-Start = Callable[..., LLM]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Ladders from factor files: many sets, start tokens, and every kind of rotary layer that a ladder goes on."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
-from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import SHAPE, factors
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.engines import Start, check_batch
 from tests.exactness.reference import Reference
-
-Start = Callable[..., LLM]
 
 
 def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_tokens: int = 0) -> FactorLadder:
@@ -43,23 +39,17 @@ def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_token
     return FactorLadder.checked(sets)
 
 
-def check(llm: LLM, reference: Reference, lengths: list[int], max_tokens: int) -> None:
-    token_lists = prompts(lengths)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(max_tokens)), strict=True):
-        reference.check(prompt, tokens, log_probs)
-
-
 def test_four_sets_crossed_twice_by_one_request(start: Start, llama: Path) -> None:
     sets = ladder(16)
     llm = start(llama, sets)
     # The first request goes through sets 32, 64 and 96; others start in each set and at each limit.
-    check(llm, Reference.load(llama, sets), [30, 32, 33, 64, 65, 90, 96, 97, 200, 10], max_tokens=40)
+    check_batch(llm, Reference.load(llama, sets), [30, 32, 33, 64, 65, 90, 96, 97, 200, 10], max_tokens=40)
 
 
 @pytest.mark.parametrize("start_tokens", [1, 4, 40])
 def test_start_tokens(start: Start, llama: Path, start_tokens: int) -> None:
     sets = ladder(16, start_tokens=start_tokens)
-    check(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
+    check_batch(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
 
 
 FAMILIES: dict[str, tuple[Any, Any, int]] = {
@@ -81,7 +71,7 @@ def test_families(start: Start, tmp_path: Path, family: str) -> None:
     model, config, pairs = FAMILIES[family]
     folder = checkpoints.save(model, config, tmp_path, seed=3)
     sets = ladder(pairs)
-    check(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
+    check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
 
 
 def test_llama_with_all_heads(start: Start, tmp_path: Path) -> None:
@@ -90,12 +80,12 @@ def test_llama_with_all_heads(start: Start, tmp_path: Path) -> None:
         "original_max_position_embeddings": 32})  # fmt: skip
     sets = ladder(16)
     # The ladder replaces the model's own scaling, so the reference keeps nothing of it but the base.
-    check(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
+    check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
 
 
 def test_phi3_with_partial_rotary_and_its_own_attention_factor(start: Start, tmp_path: Path) -> None:
     folder = checkpoints.phi3(tmp_path, partial_rotary_factor=0.75, rope={"attention_factor": 1.37})
-    check(start(folder), Reference.load(folder), [20, 60, 63, 64, 65, 150], max_tokens=12)
+    check_batch(start(folder), Reference.load(folder), [20, 60, 63, 64, 65, 150], max_tokens=12)
 
 
 @pytest.mark.full
@@ -118,4 +108,4 @@ def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
                 kv_cache_memory_bytes=256 << 20)  # fmt: skip
     reference = Reference.load(folder, sets)
     reference.model.set_attn_implementation("sdpa")
-    check(llm, reference, [8189, 8192, 8193, 300], max_tokens=6)
+    check_batch(llm, reference, [8189, 8192, 8193, 300], max_tokens=6)

@@ -1,7 +1,6 @@
 """Exactness with several ranks, each a process of its own: tensor, pipeline and data parallel."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,10 @@ from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness.auto_cases import LONGEST, check_twice
-from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
+from tests.exactness.engines import ENGINE, LENGTHS, Start, check_batch, first_choice, greedy, prompts
 from tests.exactness.families import FAMILIES
 from tests.exactness.preloaded import COLLECTIVES, preloaded
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import LENGTHS, check_batch
-
-Start = Callable[..., LLM]
 
 
 def reports(llm: LLM) -> list[dict[str, Any]]:

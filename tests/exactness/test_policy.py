@@ -1,22 +1,19 @@
 """The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
 
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
-from tests.exactness.engines import engine, greedy, preemptions, prompts, run
+from tests.exactness.engines import Start, engine, greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
-from tests.exactness.test_modes import scheduler_of
 from tests.exactness.test_plugin import found, run_engine
 
-Start = Callable[..., LLM]
 LADDER = ladder(16)
 TOKENS = 24
 # With 24 tokens more: within the first set and at its end, one past it, in the next sets and at their ends, and in the last.

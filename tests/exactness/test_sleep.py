@@ -10,10 +10,9 @@ from vllm import LLM
 
 from tests.exactness import checkpoints
 from tests.exactness.conftest import starting
-from tests.exactness.engines import first_choice, greedy, prompts, run, worker_of
+from tests.exactness.engines import check_batch, first_choice, greedy, prompts, run, scheduler_of, worker_of
 from tests.exactness.reference import Reference
 from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleeping_cpus
-from tests.exactness.test_modes import check_batch, scheduler_of
 
 LENGTHS = [62, 64, 65]
 

@@ -1,7 +1,7 @@
 """Each kind of tensor that sleep level 2 discards: rows of several bases, true positions, softmax scales, drafts' angles."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,19 +10,17 @@ from vllm import LLM
 from tests.exactness.acceptance import watch
 from tests.exactness.auto_cases import check_twice
 from tests.exactness.draft_models import KINDS
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.engines import Start, check, greedy, prompts, scheduler_of
 from tests.exactness.families import FAMILIES
 from tests.exactness.latent_models import LATENT_PER_TOKEN, REFERENCE_KERNEL, TRAINED_SETS, starting_trained, trained
 from tests.exactness.reference import Reference
 from tests.exactness.sleeping import FROM_FOLDER, Pool, sleeping_cpus
 from tests.exactness.static_reference import StaticReference
-from tests.exactness.test_modes import scheduler_of
 
 # Several bases; true positions, in two models; recurrent layers; vLLM's Transformers backend; a base that no config states.
 MECHANISMS = ("gemma3", "ministral3", "llama4", "lfm2", "olmo3", "gptj")
 CASES = [(20, 4), (60, 8), (127, 4), (250, 8)]
 pytestmark = [] if "ROPESWITCH_TEST_ASYNC" in os.environ else [pytest.mark.full]
-Start = Callable[..., LLM]
 
 
 @pytest.fixture
@@ -66,6 +64,5 @@ def test_drafts(pool: Pool, start: Start, tmp_path: Path) -> None:
     llm.update_weights({"update_info": {"folder": speculative["model"]}})
     llm.finish_weight_update()
     found = watch(scheduler_of(llm))
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(16)), strict=True):
-        reference.check(prompt, tokens, log_probs)
+    check(llm, reference, token_lists, greedy(16))
     assert min(count.share for count in (found.by_set[0], found.by_set[1])) > pair.accepted

@@ -12,9 +12,8 @@ from typing import Any
 from vllm import LLM
 from vllm.config import KVTransferConfig
 
-from tests.exactness.engines import first_choice, greedy
+from tests.exactness.engines import first_choice, greedy, scheduler_of
 from tests.exactness.reference import Oracle
-from tests.exactness.test_modes import scheduler_of
 from tests.server.running import free_port
 
 # Tokens of a chunk, and of vLLM's block.

@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.placement import place
 from tests.exactness.checkpoints import factors
-from tests.exactness.engines import first_choice, greedy, prompts
+from tests.exactness.engines import Start, first_choice, greedy, prompts, scheduler_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import scheduler_of
 from tests.lmcache.store import Lookups, Store, hits
 
 pytestmark = pytest.mark.full
-Start = Callable[..., LLM]
 StartStore = Callable[[], Store]
 SHORT, LONG = 0, 1
 

@@ -1,16 +1,12 @@
 """Images and videos in other modes: compiled, in short chunks, preempted, without a prefix cache, on two ranks."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
-from tests.exactness.engines import preemptions
-from tests.exactness.test_modes import scheduler_of
+from tests.exactness.engines import Start, preemptions, scheduler_of
 from tests.vision.test_media import CASES, check, serving
 
-Start = Callable[..., LLM]
 pytestmark = pytest.mark.full
 # Without the prompts that are longer than what the small cache holds.
 OUTPUT = 100

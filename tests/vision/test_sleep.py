@@ -1,15 +1,13 @@
 """M-RoPE after sleep level 2: rows, and on the V2 runner the row numbers of each axis, are written anew."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
+from tests.exactness.engines import Start
 from tests.exactness.sleeping import sleeping_cpus
 from tests.vision.test_media import CASES, check, serving
 
-Start = Callable[..., LLM]
 # An image, a switch while decoding, text alone, a video.
 FEW = [CASES[0], (CASES[3][0], 20), CASES[7], (CASES[8][0], 10)]
 
