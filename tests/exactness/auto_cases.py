@@ -5,7 +5,8 @@ from typing import Any
 
 from vllm import LLM
 
-from tests.exactness.engines import check, greedy, prompts
+from tests.exactness.batches import check
+from tests.exactness.engines import greedy, prompts
 from tests.exactness.static_reference import StaticReference
 
 WINDOW, LONGEST = 64, 512

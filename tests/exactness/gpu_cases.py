@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vllm import LLM
 
-from tests.exactness.engines import check_batch
+from tests.exactness.batches import check_batch
 from tests.exactness.reference import Reference
 
 LENGTHS = [62, 64, 65]

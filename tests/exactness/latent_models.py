@@ -10,8 +10,8 @@ from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, PLAIN, WINDOW
+from tests.exactness.batches import Start
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.engines import Start
 
 # The part that rotates; the kernel takes a latent of 512 and 64 rotated values, in blocks of 16 tokens.
 ROTATED = 64

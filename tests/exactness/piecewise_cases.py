@@ -10,7 +10,7 @@ from vllm.compilation.counter import compilation_counter
 from vllm.config import CompilationMode
 
 from ropeswitch.kernels import apply_rows_triton
-from tests.exactness.engines import check_batch
+from tests.exactness.batches import check_batch
 from tests.exactness.reference import Reference
 
 

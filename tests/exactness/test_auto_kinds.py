@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.exactness.auto_cases import AUTO, CASES, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
-from tests.exactness.engines import Start, full_but
+from tests.exactness.batches import Start, full_but
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_auto_ladder import checkpoint
 
@@ -30,23 +30,14 @@ def base_times(ratio: float, pairs: int = 32) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A config, a ladder, and what Hugging Face should have for each set.
+    """A config, a ladder, and what Hugging Face should have for each set."""
 
-    Attributes:
-        sets: Rotary parameters by a set's longest sequence; None for the config's own.
-        rope: The rotary parameters of the config.
-        ladder: The value of ``--ladder``.
-        family: Of ``test_auto_ladder.MODELS``.
-        longest: ``max_position_embeddings`` of the config.
-        key: More fields of ``additional_config["ropeswitch"]``.
-    """
-
-    sets: Mapping[int, Any]
-    rope: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
-    ladder: str = "auto"
-    family: str = "Qwen3"
-    longest: int = WINDOW
-    key: Mapping[str, Any] = field(default_factory=dict)
+    sets: Mapping[int, Any]  # Rotary parameters by a set's longest sequence; None for the config's own.
+    rope: Mapping[str, Any] = field(default_factory=lambda: PLAIN)  # The rotary parameters of the config.
+    ladder: str = "auto"  # The value of ``--ladder``.
+    family: str = "Qwen3"  # Of ``test_auto_ladder.MODELS``.
+    longest: int = WINDOW  # ``max_position_embeddings`` of the config.
+    key: Mapping[str, Any] = field(default_factory=dict)  # More fields of ``additional_config["ropeswitch"]``.
 
 
 def added(**changes: Any) -> Kind:

@@ -9,8 +9,9 @@ import transformers
 
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.engines import Start, full_but, prompts
+from tests.exactness.engines import prompts
 from tests.exactness.static_reference import StaticReference
 
 # By the name of transformers' classes: what the config has beside the shape that all share, and its rotary parameters.

@@ -17,8 +17,9 @@ from vllm import LLM
 from ropeswitch.model_patches.guard.records import CLIENTS
 from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.conftest import starting
-from tests.exactness.engines import Start, check_batch, greedy, prompts, run, scheduler_of
+from tests.exactness.engines import greedy, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
 from tests.exactness.test_parallel import reports
 

@@ -11,8 +11,9 @@ import torch
 from vllm import SamplingParams
 
 from tests.exactness.acceptance import watch
+from tests.exactness.batches import Start
 from tests.exactness.draft_models import WINDOW, draft_model
-from tests.exactness.engines import Start, prompts, scheduler_of
+from tests.exactness.engines import prompts, scheduler_of
 from tests.exactness.reference import Reference
 
 VOCABULARY, PROMPT, ANSWER, ANSWERS = 16, 57, 16, 200

@@ -8,8 +8,9 @@ import pytest
 from vllm import LLM
 
 from tests.exactness.acceptance import watch
+from tests.exactness.batches import Start, check, full_but
 from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair, TwoForwards
-from tests.exactness.engines import Start, check, full_but, greedy, prompts, run, scheduler_of
+from tests.exactness.engines import greedy, prompts, run, scheduler_of
 
 # Short, at the limit and across it at every distance, and long.
 LENGTHS = [20, 40, 50, 58, 60, 61, 62, 63, 64, 65, 100]

@@ -8,7 +8,7 @@ import pytest
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.position_readers import METHODS
 from tests.exactness.auto_cases import CHUNKED, check_twice
-from tests.exactness.engines import Start, full_but
+from tests.exactness.batches import Start, full_but
 from tests.exactness.families import FAMILIES
 
 # One of each mechanism; the others are among the long tests.

@@ -10,8 +10,8 @@ from transformers import GlmConfig, GlmForCausalLM
 
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, CHUNKED, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.engines import Start
 from tests.exactness.reference import load_model
 from tests.exactness.static_reference import StaticReference
 

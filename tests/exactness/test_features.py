@@ -10,7 +10,8 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
 
 from tests.exactness import checkpoints
-from tests.exactness.engines import Start, first_choice, greedy, prompts, run
+from tests.exactness.batches import Start
+from tests.exactness.engines import first_choice, greedy, prompts, run
 from tests.exactness.reference import TIE, Reference, load_model
 from tests.exactness.test_ladders import ladder
 from tests.server.checkpoint import byte_tokenizer

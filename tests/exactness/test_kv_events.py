@@ -8,7 +8,8 @@ import zmq
 from vllm.config.kv_events import KVEventsConfig
 from vllm.distributed.kv_events import BlockStored, KVEventBatch
 
-from tests.exactness.engines import Start, greedy, prompts
+from tests.exactness.batches import Start
+from tests.exactness.engines import greedy, prompts
 
 # A block's tokens, extra keys, and its parent's key.
 Key = tuple[Any, ...]

@@ -4,19 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import (
-    Glm4Config,
-    Glm4ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import Glm4Config, Glm4ForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness import checkpoints
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.checkpoints import SHAPE, factors
-from tests.exactness.engines import Start, check_batch
 from tests.exactness.reference import Reference
 
 
@@ -27,15 +20,8 @@ def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_token
         values = factors(pairs, 1.0 + 0.1 * index, 1.5 + 3 * index)
         if index == 2:
             values = [0.9, *reversed(values[1:])]
-        sets.append(
-            {
-                "name": f"{length}",
-                "max_length": length,
-                "factors": values,
-                "scale": 1.0 + 0.05 * index,
-                "start_tokens": start_tokens * index,
-            }
-        )
+        names = {"name": f"{length}", "max_length": length}
+        sets.append(names | {"factors": values, "scale": 1.0 + 0.05 * index, "start_tokens": start_tokens * index})
     return FactorLadder.checked(sets)
 
 
@@ -98,12 +84,9 @@ def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
     else:
         config = MistralConfig(max_position_embeddings=4096, sliding_window=None, **(SHAPE | shape))
         folder = checkpoints.save(MistralForCausalLM, config, tmp_path, seed=4)
-    sets = FactorLadder.checked(
-        [
-            {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)},
-            {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)},
-        ]
-    )
+    short = {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)}
+    long = {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)}
+    sets = FactorLadder.checked([short, long])
     llm = start(folder, sets, max_model_len=16384, max_num_batched_tokens=4096, max_num_seqs=4,
                 kv_cache_memory_bytes=256 << 20)  # fmt: skip
     reference = Reference.load(folder, sets)

@@ -12,8 +12,9 @@ from vllm.model_executor.layers.fused_moe.router import zero_expert_router
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
-from tests.exactness.checkpoints import factors
-from tests.exactness.engines import Start, check_batch, full_but, greedy, prompts, run
+from tests.exactness.batches import Start, check_batch, full_but
+from tests.exactness.checkpoints import longrope
+from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
@@ -73,10 +74,7 @@ def test_yarn_that_users_added(start: Start, tmp_path: Path, family: str) -> Non
 
 @pytest.mark.full
 def test_longrope(start: Start, tmp_path: Path) -> None:
-    rope = {
-        "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": factors(16, 1.0, 1.3),
-        "long_factor": factors(16, 1.1, 9.0), "original_max_position_embeddings": WINDOW, "factor": 8.0,
-    }  # fmt: skip
+    rope = longrope(16) | {"factor": 8.0}
     folder = checkpoint(tmp_path, "MiniCPM3", rope, max_position_embeddings=512)
     check_batch(start(folder), Reference.load(folder), [5, 20, 60, 63, 64, 65, 150, 300], max_tokens=12)
 
@@ -134,10 +132,8 @@ def test_bfloat16(start: Start, tmp_path: Path) -> None:
             if best - second > 2 * error[end]:
                 assert tokens[0] == int(row.argmax()), len(prompt)
                 others = (each.log_probs(prompt)[-1] for other, each in reference.by_end.items() if other != end)
-                compared, told_apart = (
-                    compared + 1,
-                    told_apart + any(int(other.argmax()) != tokens[0] for other in others),
-                )
+                compared += 1
+                told_apart += any(int(other.argmax()) != tokens[0] for other in others)
     # Often enough to mean something, and mostly where another set would have given another token.
     assert compared > 20 and told_apart > compared / 2, (compared, told_apart)
 

@@ -24,10 +24,11 @@ from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness import checkpoints, test_modes, test_parallel, test_prefix_cache
 from tests.exactness.auto_cases import AUTO, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.checkpoints import SHAPE
 from tests.exactness.conftest import starting
 from tests.exactness.draft_models import KINDS, TwoForwards
-from tests.exactness.engines import Start, check_batch, greedy, prompts, run
+from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.families import FAMILIES
 from tests.exactness.latent_models import (
     EXPANDED_PER_TOKEN,

@@ -7,18 +7,8 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from tests.exactness import checkpoints
-from tests.exactness.engines import (
-    LENGTHS,
-    SMALL,
-    Start,
-    check_batch,
-    first_choice,
-    greedy,
-    preemptions,
-    prompts,
-    run,
-    scheduler_of,
-)
+from tests.exactness.batches import LENGTHS, SMALL, Start, check_batch
+from tests.exactness.engines import first_choice, greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from vllm import LLM
 
-from tests.exactness.engines import Start, check_batch, first_choice, greedy, prompts, run
+from tests.exactness.batches import Start, check_batch
+from tests.exactness.engines import first_choice, greedy, prompts, run
 from tests.exactness.reference import Reference
 
 

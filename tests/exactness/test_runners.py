@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exactness.engines import full_but
+from tests.exactness.batches import full_but
 from tests.fresh_process import check_cases
 
 FOLDER = Path(__file__).parent

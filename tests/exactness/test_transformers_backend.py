@@ -18,8 +18,8 @@ from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding
 from tests.exactness import checkpoints, test_bfloat16, test_features
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
-from tests.exactness.engines import Start, full_but
 from tests.exactness.families import LOCAL, SLIDING, trained
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference

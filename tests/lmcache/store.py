@@ -67,11 +67,9 @@ class Store:
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self.port}
         extra |= {"lmcache.mp.mq_timeout": 5.0, "lmcache.mp.heartbeat_interval": 1.0}
         return KVTransferConfig(
-            kv_connector="LMCacheMPConnector",
-            kv_role="kv_both",
-            kv_connector_extra_config=extra,
+            kv_connector="LMCacheMPConnector", kv_role="kv_both", kv_connector_extra_config=extra,
             kv_load_failure_policy="recompute",
-        )
+        )  # fmt: skip
 
 
 class Lookups:

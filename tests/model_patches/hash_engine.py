@@ -132,18 +132,12 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
 
 @dataclass
 class Sequence:
-    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight.
+    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight."""
 
-    Attributes:
-        index: The factor set.
-        tokens: Prompt and all that was sampled.
-        computed: Tokens whose keys are in the cache, rejected drafts not counted.
-        drafts: What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
-    """
-
-    index: int
-    tokens: list[int]
-    computed: int
+    index: int  # The factor set.
+    tokens: list[int]  # Prompt and all that was sampled.
+    computed: int  # Tokens whose keys are in the cache, rejected drafts not counted.
+    # What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
     drafts: list[int] = field(default_factory=lambda: [0] * DRAFTS)
 
 

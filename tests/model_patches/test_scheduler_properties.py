@@ -15,7 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from ropeswitch.model_patches.switch.placement import place
-from tests.exactness.engines import full_but
+from tests.exactness.batches import full_but
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Start, expected
 from tests.model_patches.hash_tier import HashTier

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exactness.engines import Start, full_but
+from tests.exactness.batches import Start, full_but
 from tests.vision.media import Prompt
 from tests.vision.processors import PROCESSORS, Processor
 from tests.vision.test_media import check, serving

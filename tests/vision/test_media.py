@@ -8,7 +8,8 @@ from vllm import LLM
 from vllm.exceptions import VLLMValidationError
 
 from tests.exactness.auto_cases import AUTO, CHUNKED
-from tests.exactness.engines import Start, first_choice, full_but, greedy
+from tests.exactness.batches import Start, full_but
+from tests.exactness.engines import first_choice, greedy
 from tests.exactness.static_reference import StaticReference
 from tests.vision.families import FAMILIES
 from tests.vision.media import Media, MediaReference, Prompt

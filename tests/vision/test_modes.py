@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.exactness.engines import Start, preemptions, scheduler_of
+from tests.exactness.batches import SMALL, Start
+from tests.exactness.engines import preemptions, scheduler_of
 from tests.vision.test_media import CASES, check, serving
 
 pytestmark = pytest.mark.full
@@ -22,9 +23,7 @@ def test_without_a_prefix_cache(start: Start, tmp_path: Path) -> None:
 
 
 def test_preemption(start: Start, tmp_path: Path) -> None:
-    # Room for 17 blocks of 32 tokens: layers, keys and values, heads, values per head, bytes.
-    changes = {"kv_cache_memory_bytes": 17 * 32 * 2 * 2 * 2 * 32 * 4, "max_model_len": 480}
-    llm, media = serving(start, tmp_path, "qwen2.5-vl", **changes)
+    llm, media = serving(start, tmp_path, "qwen2.5-vl", **SMALL)
     preempted = preemptions(scheduler_of(llm))
     check(llm, media, SHORT * 2)
     lengths = [len(media.expected(prompt)[0]) for prompt, _ in SHORT * 2]

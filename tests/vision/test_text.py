@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.exactness.auto_cases import CHUNKED, check_twice
-from tests.exactness.engines import Start
+from tests.exactness.batches import Start
 from tests.exactness.static_reference import StaticReference
 from tests.vision.families import FAMILIES
 

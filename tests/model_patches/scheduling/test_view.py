@@ -13,7 +13,7 @@ from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
-from tests.exactness.engines import full_but
+from tests.exactness.batches import full_but
 from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start
 
