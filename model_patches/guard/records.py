@@ -219,7 +219,7 @@ PATCHES = (
         )
         for target, tests in (
             (LATENT, "tests/exactness/test_latent_attention.py"),
-            (EXPANDED, "tests/exactness/test_latent_expanded.py"),
+            (EXPANDED, "tests/exactness/test_model_modes.py"),
         )
     ),
     Patch(

@@ -17,14 +17,8 @@ from fastapi.responses import StreamingResponse
 
 from tests.server.running import free_port
 
-ASK_PREFILL = {
-    "do_remote_decode": True,
-    "do_remote_prefill": False,
-    "remote_engine_id": None,
-    "remote_block_ids": None,
-    "remote_host": None,
-    "remote_port": None,
-}
+ASK_PREFILL: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
+ASK_PREFILL |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
 PASSED = ("content-type", "x-rope-factor-set")
 
 

@@ -19,16 +19,12 @@ class Count:
 
 @dataclass
 class Acceptance:
-    """Counts of a running engine.
+    """Counts of a running engine."""
 
-    Attributes:
-        by_set: By the index of the set.
-        after_switch: Of the first 8 steps of requests that have just moved to their set.
-        longest: The most tokens computed of a request, drafts with them, by the index of its set.
-    """
-
-    by_set: dict[int, Count] = field(default_factory=lambda: defaultdict(Count))
+    by_set: dict[int, Count] = field(default_factory=lambda: defaultdict(Count))  # By the index of the set.
+    # Of the first 8 steps of requests that have just moved to their set.
     after_switch: Count = field(default_factory=Count)
+    # The most tokens computed of a request, drafts with them, by the index of its set.
     longest: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
@@ -63,9 +59,9 @@ def watch(scheduler: Any) -> Acceptance:
         output = schedule(*args, **kwargs)
         for name in output.num_scheduled_tokens:
             request = scheduler.requests[name]
-            sets.setdefault(name, scheduler.placements[name].index)
-            # Counted as computed already, drafts with them.
             index = scheduler.placements[name].index
+            sets.setdefault(name, index)
+            # Counted as computed already, drafts with them.
             found.longest[index] = max(found.longest[index], request.num_computed_tokens)
         return output
 

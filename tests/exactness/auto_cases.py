@@ -5,7 +5,8 @@ from typing import Any
 
 from vllm import LLM
 
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.batches import check
+from tests.exactness.engines import greedy, prompts
 from tests.exactness.static_reference import StaticReference
 
 WINDOW, LONGEST = 64, 512
@@ -30,5 +31,4 @@ def check_twice(llm: LLM, reference: StaticReference, cases: list[tuple[int, int
     # A wrong set could not pass.
     assert reference.closest_sets(token_lists[-1]) > 0.02
     for _ in range(2):
-        for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, params), strict=True):
-            reference.check(prompt, tokens, log_probs)
+        check(llm, reference, token_lists, params)

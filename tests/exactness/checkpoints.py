@@ -12,17 +12,9 @@ from tests.exactness.as_transformers import uncompiled
 
 VOCAB = 384
 SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 128,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "initializer_range": 0.3,
-}
+    "vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.3,
+}  # fmt: skip
 
 
 def factors(pairs: int, smallest: float, largest: float) -> list[float]:
@@ -30,18 +22,19 @@ def factors(pairs: int, smallest: float, largest: float) -> list[float]:
     return [smallest * (largest / smallest) ** (i / max(pairs - 1, 1)) for i in range(pairs)]
 
 
+def longrope(pairs: int, window: int = 64) -> dict[str, Any]:
+    return {
+        "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": factors(pairs, 1.0, 1.3),
+        "long_factor": factors(pairs, 1.1, 9.0), "original_max_position_embeddings": window,
+    }  # fmt: skip
+
+
 def phi3(folder: Path, *, window: int = 64, maximum: int = 512, seed: int = 0, **changes: Any) -> Path:
     """A Phi-3 with a two-set ladder whose limit is ``window``; ``changes`` go into the config."""
     shape = SHAPE | changes
     head = shape["hidden_size"] // shape["num_attention_heads"]
     rotary = int(head * shape.pop("partial_rotary_factor", 1.0))
-    rope: dict[str, Any] = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": factors(rotary // 2, 1.0, 1.3),
-        "long_factor": factors(rotary // 2, 1.1, 9.0),
-        "original_max_position_embeddings": window,
-    }
+    rope = longrope(rotary // 2, window)
     if rotary != head:
         rope["partial_rotary_factor"] = rotary / head
     rope |= shape.pop("rope", {})

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from tests.exactness import checkpoints
-from tests.exactness.checkpoints import SHAPE, factors
+from tests.exactness.checkpoints import SHAPE, longrope
 from tests.exactness.reference import Reference
 
 WINDOW, LONGEST = 64, 512
@@ -24,13 +24,7 @@ WINDOW, LONGEST = 64, 512
 HEAD, HEADS, HIDDEN = 32, SHAPE["num_attention_heads"], SHAPE["hidden_size"]
 LAYER = "model.layers.0."
 Weights = dict[str, torch.Tensor]
-ROPE: dict[str, Any] = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": factors(HEAD // 2, 1.0, 1.3),
-    "long_factor": factors(HEAD // 2, 1.1, 9.0),
-    "original_max_position_embeddings": WINDOW,
-}
+ROPE = longrope(HEAD // 2)
 
 
 class TwoForwards(Reference):
@@ -45,19 +39,12 @@ class TwoForwards(Reference):
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and what drafts for it.
+    """A target and what drafts for it."""
 
-    Attributes:
-        target: The folder that the engine serves.
-        reference: The folder that transformers loads.
-        speculative: The engine's ``speculative_config``.
-        accepted: The least share of drafts that the target accepts.
-    """
-
-    target: Path
-    reference: Path
-    speculative: dict[str, Any]
-    accepted: float
+    target: Path  # The folder that the engine serves.
+    reference: Path  # The folder that transformers loads.
+    speculative: dict[str, Any]  # The engine's ``speculative_config``.
+    accepted: float  # The least share of drafts that the target accepts.
 
 
 def target(

@@ -14,6 +14,7 @@ from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness import plugin_engine
+from tests.exactness.plugin_engine import first_choice
 from tests.exactness.preloaded import COLLECTIVES, GLOO
 
 ENGINE: dict[str, Any] = plugin_engine.ENGINE | {"disable_log_stats": True}
@@ -51,18 +52,18 @@ def prompts(lengths: list[int], vocabulary: int = 384, seed: int = 1) -> list[li
 
 
 def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
-    return SamplingParams(
-        **(
-            {"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, "logprobs": 1, "detokenize": False}
-            | changes
-        )
-    )
+    values = {"temperature": 0.0, "max_tokens": max_tokens, "ignore_eos": True, "logprobs": 1, "detokenize": False}
+    return SamplingParams(**values | changes)
 
 
 def run(llm: LLM, token_lists: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[Any]:
     """All prompts in one batch; the outputs in order, as (tokens, log-probabilities) of the first choice."""
     outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in token_lists], params, use_tqdm=False)
     return [first_choice(output.outputs[0]) for output in outputs]
+
+
+def scheduler_of(llm: LLM) -> Any:
+    return llm.llm_engine.engine_core.engine_core.scheduler
 
 
 def worker_of(llm: LLM) -> Any:
@@ -80,8 +81,3 @@ def preemptions(scheduler: Any) -> list[Request]:
 
     scheduler._preempt_request = preempt
     return preempted
-
-
-def first_choice(output: Any) -> tuple[list[int], list[float]]:
-    tokens = list(output.token_ids)
-    return tokens, [entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True)]

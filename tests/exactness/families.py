@@ -50,21 +50,14 @@ ENCODER = {
 
 @dataclass(frozen=True)
 class Family:
-    """A model family.
+    """A model family."""
 
-    Attributes:
-        model: Its class in transformers.
-        config: Makes its config.
-        sets: The rope parameters that transformers should have for each set, by the set's longest sequence.
-        key: Fields of ``additional_config["ropeswitch"]``.
-        engine: More arguments of the engine.
-    """
-
-    model: str
-    config: Callable[[], Any]
+    model: str  # Its class in transformers.
+    config: Callable[[], Any]  # Makes its config.
+    # The rope parameters that transformers should have for each set, by the set's longest sequence.
     sets: Mapping[int, Any]
-    key: Mapping[str, Any]
-    engine: Mapping[str, Any]
+    key: Mapping[str, Any]  # Fields of ``additional_config["ropeswitch"]``.
+    engine: Mapping[str, Any]  # More arguments of the engine.
 
     def save(self, folder: Path) -> Path:
         return save(getattr(transformers, self.model), self.config(), folder, 0)

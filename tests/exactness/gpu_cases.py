@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vllm import LLM
 
+from tests.exactness.batches import check_batch
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch
 
 LENGTHS = [62, 64, 65]
 

@@ -31,25 +31,19 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 BLOCK_BYTES = 2 * 2 * 2 * 32 * 4 * 32
 
 
+def offloading(**extra: Any) -> KVTransferConfig:
+    return KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra)
+
+
 def host_tier(blocks: int = 1024, *, lag: int = 2, **extra: Any) -> KVTransferConfig:
     """An engine's ``kv_transfer_config`` for a host tier of ``blocks`` blocks.
 
-    Args:
-        blocks: The tier's size.
-        lag: Steps for which a transfer is left undone, unless the engine waits for it.
-        extra: More of ``kv_connector_extra_config``.
+    For ``lag`` steps a transfer is left undone, unless the engine waits for it; ``extra`` is more of the configuration.
     """
     # Answers are stored too, not prompts alone.
     extra = {"offload_prompt_only": False} | extra
-    chosen = {
-        "spec_name": "HostSpec",
-        "spec_module_path": __name__,
-        "cpu_bytes_to_use": blocks * BLOCK_BYTES,
-        "lag": lag,
-    }
-    return KVTransferConfig(
-        kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=chosen | extra
-    )
+    extra = {"spec_name": "HostSpec", "cpu_bytes_to_use": blocks * BLOCK_BYTES, "lag": lag} | extra
+    return offloading(spec_module_path=__name__, **extra)
 
 
 class HostSpec(CPUOffloadingSpec):
@@ -81,30 +75,17 @@ class TieredHostSpec(TieringOffloadingSpec):
 
 @dataclass
 class Job:
-    """A transfer.
+    """A transfer."""
 
-    Attributes:
-        number: The connector's number for it.
-        device: The engine's blocks.
-        host: The tier's chunks.
-        store: Whether it goes to the tier.
-        left: Steps for which it is left undone.
-    """
-
-    number: int
-    device: GPULoadStoreSpec
-    host: BlockIDsLoadStoreSpec
-    store: bool
-    left: int
+    number: int  # The connector's number for it.
+    device: GPULoadStoreSpec  # The engine's blocks.
+    host: BlockIDsLoadStoreSpec  # The tier's chunks.
+    store: bool  # Whether it goes to the tier.
+    left: int  # Steps for which it is left undone.
 
 
 class LateTransfers(OffloadingWorker):
-    """Runs transfers in order, each late.
-
-    Args:
-        blocks_per_chunk: Blocks of the engine in a chunk of the tier.
-        lag: Steps for which a job is left undone.
-    """
+    """Runs transfers in order, each ``lag`` steps late; a chunk of the tier holds several blocks of the engine."""
 
     def __init__(self, blocks_per_chunk: int, lag: int) -> None:
         self._blocks_per_chunk, self._lag = blocks_per_chunk, lag
@@ -216,17 +197,11 @@ class LossyConnector(OffloadingConnector):
 
 @dataclass
 class Tally:
-    """What an engine has computed and found in its tier since it was asked last.
+    """What an engine has computed and found in its tier since it was asked last."""
 
-    Attributes:
-        computed: Tokens that were run through the model.
-        external: Tokens that the tier supplied to new requests.
-        resumed: Tokens that it supplied to preempted ones.
-    """
-
-    computed: int = 0
-    external: int = 0
-    resumed: int = 0
+    computed: int = 0  # Tokens that were run through the model.
+    external: int = 0  # Tokens that the tier supplied to new requests.
+    resumed: int = 0  # Tokens that it supplied to preempted ones.
 
     @classmethod
     def of(cls, llm: LLM) -> "Tally":

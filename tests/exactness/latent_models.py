@@ -1,6 +1,5 @@
 """Tiny checkpoints with multi-head latent attention, in the sizes that vLLM's CPU kernel is compiled for."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, PLAIN, WINDOW
+from tests.exactness.batches import Start
 from tests.exactness.checkpoints import SHAPE
 
 # The part that rotates; the kernel takes a latent of 512 and 64 rotated values, in blocks of 16 tokens.
@@ -25,7 +25,6 @@ HEADS: dict[str, Any] = {
 }  # fmt: skip
 # What an engine in float32 needs: a processor with AMX would get a kernel for bfloat16 only.
 REFERENCE_KERNEL: dict[str, Any] = {"attention_backend": "CPU_MLA", "block_size": 16}
-Start = Callable[..., LLM]
 # By the name of transformers' classes.
 MODELS: dict[str, dict[str, Any]] = {
     "DeepseekV2": {"q_lora_rank": None, "first_k_dense_replace": 2, "n_routed_experts": 4, "num_experts_per_tok": 2},

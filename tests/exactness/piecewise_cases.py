@@ -10,8 +10,8 @@ from vllm.compilation.counter import compilation_counter
 from vllm.config import CompilationMode
 
 from ropeswitch.kernels import apply_rows_triton
+from tests.exactness.batches import check_batch
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch
 
 
 def test_in_pieces(

@@ -9,6 +9,7 @@ first request asks for an unknown factor set.
 import json
 import os
 import sys
+from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -16,16 +17,16 @@ from vllm.exceptions import VLLMValidationError
 from tests.gpu.settings import MEMORY_SHARE
 
 ENGINE = {
-    "dtype": "float32",
-    "skip_tokenizer_init": True,
-    "enforce_eager": True,
-    "max_num_seqs": 16,
-    "max_num_batched_tokens": 512,
-    "kv_cache_memory_bytes": 64 << 20,
-    "gpu_memory_utilization": MEMORY_SHARE,
-    "block_size": 32,
-    "seed": 0,
-}
+    "dtype": "float32", "skip_tokenizer_init": True, "enforce_eager": True, "max_num_seqs": 16,
+    "max_num_batched_tokens": 512, "kv_cache_memory_bytes": 64 << 20, "gpu_memory_utilization": MEMORY_SHARE,
+    "block_size": 32, "seed": 0,
+}  # fmt: skip
+
+
+def first_choice(output: Any) -> tuple[list[int], list[float]]:
+    """The tokens of an answer and their log-probabilities."""
+    tokens = list(output.token_ids)
+    return tokens, [entry[token].logprob for token, entry in zip(tokens, output.logprobs, strict=True)]
 
 
 def main() -> None:
@@ -49,16 +50,7 @@ def main() -> None:
     core = llm.llm_engine.engine_core.engine_core
     found = {
         "refused": refused,
-        "outputs": [
-            [
-                (
-                    choice.token_ids,
-                    [entry[token].logprob for token, entry in zip(choice.token_ids, choice.logprobs, strict=True)],
-                )
-                for choice in choices
-            ]
-            for choices in runs
-        ],
+        "outputs": [[first_choice(choice) for choice in choices] for choices in runs],
         "scheduler": f"{type(core.scheduler).__module__}.{type(core.scheduler).__qualname__}",
         "modules": sorted(name for name in sys.modules if name.startswith("ropeswitch.")),
     }

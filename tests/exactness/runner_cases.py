@@ -1,24 +1,21 @@
 """Cases for one runner and scheduler, chosen by the environment; ``test_runners.py`` runs them in processes of their own."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from vllm import LLM
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.rotary import rotate_by_row
 from tests.exactness import checkpoints
 from tests.exactness.acceptance import watch
-from tests.exactness.engines import greedy, prompts, run, worker_of
+from tests.exactness.batches import Start, check, check_batch
+from tests.exactness.engines import greedy, prompts, scheduler_of, worker_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch, scheduler_of
 
 V2, ASYNC = os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "1", os.environ["ROPESWITCH_TEST_ASYNC"] == "1"
-Start = Callable[..., LLM]
 
 
 def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3_reference: Reference) -> None:
@@ -97,20 +94,12 @@ def test_drafts(start: Start, tmp_path: Path) -> None:
     if not (V2 and ASYNC):
         return
     folder = checkpoints.phi3(tmp_path, vocab_size=16)
-    llm = start(
-        folder,
-        speculative_config={
-            "method": "ngram_gpu",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_min": 1,
-            "prompt_lookup_max": 2,
-        },
-    )
+    drafter = {"method": "ngram_gpu", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    llm = start(folder, speculative_config=drafter)
     found = watch(scheduler_of(llm))
     reference = Reference.load(folder)
     token_lists = prompts([20, 50, 60, 61, 62, 63, 64, 65], vocabulary=16)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
-        reference.check(prompt, tokens, log_probs)
+    check(llm, reference, token_lists, greedy(40))
     assert found.accepting_sets == {0, 1}
 
 
@@ -123,7 +112,5 @@ def test_a_state_that_a_ladder_does_not_reach(start: Start, tmp_path: Path, monk
     folder = checkpoints.phi3(tmp_path)
     for weights in folder.glob("*.safetensors"):
         weights.unlink()
-    with pytest.raises(
-        UnsupportedError, match="model: Phi3ForCausalLM keeps ModelState, which a ladder does not reach"
-    ):
+    with pytest.raises(UnsupportedError, match="model: Phi3ForCausalLM keeps ModelState"):
         start(folder)

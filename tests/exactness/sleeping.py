@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from vllm import LLM
 from vllm._custom_ops import CPUDNNLGEMMHandler
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.device_allocator.sleep_mode_backend import SleepModeBackend, SleepModeBackendFactory
@@ -39,17 +40,11 @@ def _tensors() -> list[torch.Tensor]:
 
 @dataclass
 class Pool:
-    """Memory by tag; ``Worker._maybe_get_memory_pool_context`` allocates from it.
+    """Memory by tag; ``Worker._maybe_get_memory_pool_context`` allocates from it."""
 
-    Attributes:
-        memory: What was allocated, as bytes.
-        backup: What it held, where it is kept over a sleep.
-        gone: Tags whose memory is not to be used until they wake.
-    """
-
-    memory: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    backup: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    memory: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # What was allocated, as bytes.
+    backup: dict[str, list[torch.Tensor]] = field(default_factory=dict)  # What it held, where it is kept over a sleep.
+    gone: set[str] = field(default_factory=set)  # Tags whose memory is not to be used until they wake.
 
     @contextmanager
     def use(self, tag: str) -> Iterator[None]:
@@ -101,6 +96,15 @@ def sleeping_cpus() -> Iterator[Pool]:
         patch.setattr(torch.accelerator, "get_memory_info", lambda: (0, 0))
         yield PoolBackend.pool
     PoolBackend.pool = Pool()
+
+
+def sleep_and_wake(llm: LLM, level: int = 2) -> None:
+    """Send a whole engine to sleep and wake it, with the weights of its checkpoint."""
+    llm.sleep(level=level)
+    assert PoolBackend.pool.gone
+    llm.wake_up()
+    if level == 2:
+        llm.collective_rpc("reload_weights")
 
 
 class FolderTransfer(WeightTransferEngine[Any, Any]):

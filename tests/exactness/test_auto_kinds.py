@@ -1,19 +1,17 @@
 """Ladders of configs that already have scaling, of both layouts, against Hugging Face with each set's static scaling."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM
 
 from tests.exactness.auto_cases import AUTO, CASES, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, full_but
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_auto_ladder import checkpoint
-
-Start = Callable[..., LLM]
 
 YARN = PLAIN | {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": WINDOW}
 LINEAR = PLAIN | {"rope_type": "linear", "factor": 8.0}
@@ -32,23 +30,14 @@ def base_times(ratio: float, pairs: int = 32) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A config, a ladder, and what Hugging Face should have for each set.
+    """A config, a ladder, and what Hugging Face should have for each set."""
 
-    Attributes:
-        sets: Rotary parameters by a set's longest sequence; None for the config's own.
-        rope: The rotary parameters of the config.
-        ladder: The value of ``--ladder``.
-        family: Of ``test_auto_ladder.MODELS``.
-        longest: ``max_position_embeddings`` of the config.
-        key: More fields of ``additional_config["ropeswitch"]``.
-    """
-
-    sets: Mapping[int, Any]
-    rope: Mapping[str, Any] = field(default_factory=lambda: PLAIN)
-    ladder: str = "auto"
-    family: str = "Qwen3"
-    longest: int = WINDOW
-    key: Mapping[str, Any] = field(default_factory=dict)
+    sets: Mapping[int, Any]  # Rotary parameters by a set's longest sequence; None for the config's own.
+    rope: Mapping[str, Any] = field(default_factory=lambda: PLAIN)  # The rotary parameters of the config.
+    ladder: str = "auto"  # The value of ``--ladder``.
+    family: str = "Qwen3"  # Of ``test_auto_ladder.MODELS``.
+    longest: int = WINDOW  # ``max_position_embeddings`` of the config.
+    key: Mapping[str, Any] = field(default_factory=dict)  # More fields of ``additional_config["ropeswitch"]``.
 
 
 def added(**changes: Any) -> Kind:
@@ -79,7 +68,7 @@ KINDS = {
 SOON = ("yarn-not-truncated", "linear-pi", "dynamic", "llama3")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in SOON else pytest.mark.full) for kind in KINDS])
+@pytest.mark.parametrize("kind", full_but(SOON, KINDS))
 def test_a_kind_of_config(start: Start, tmp_path: Path, kind: str) -> None:
     each = KINDS[kind]
     folder, _ = checkpoint(tmp_path, each.family, rope=dict(each.rope), max_position_embeddings=each.longest)

@@ -1,21 +1,18 @@
 """The automatic ladder on plain models of every family: the plain model, then Hugging Face with YaRN for each length."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from vllm import LLM
 
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
 from tests.exactness.engines import prompts
 from tests.exactness.static_reference import StaticReference
-
-Start = Callable[..., LLM]
 
 # By the name of transformers' classes: what the config has beside the shape that all share, and its rotary parameters.
 MODELS: dict[str, dict[str, Any]] = {
@@ -41,7 +38,6 @@ MORE = {
 
 # One of each kind of rotation and of layers.
 CORE = ("Llama", "Qwen3", "Gemma2", "Phi3", "Cohere")
-OTHERS = sorted({*MODELS, *MORE} - {*CORE})
 
 
 def checkpoint(folder: Path, family: str, *, seed: int = 5, **changes: Any) -> tuple[Path, dict[str, Any]]:
@@ -53,7 +49,7 @@ def checkpoint(folder: Path, family: str, *, seed: int = 5, **changes: Any) -> t
     return checkpoints.save(getattr(transformers, f"{family}ForCausalLM"), config, folder, seed), rope
 
 
-@pytest.mark.parametrize("family", [*CORE, *(pytest.param(name, marks=pytest.mark.full) for name in OTHERS)])
+@pytest.mark.parametrize("family", full_but(CORE, MODELS | MORE))
 def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
     folder, rope = checkpoint(tmp_path, family)
     reference = StaticReference.load(folder, yarn_sets(rope))

@@ -17,13 +17,12 @@ from vllm import LLM
 from ropeswitch.model_patches.guard.records import CLIENTS
 from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.conftest import starting
-from tests.exactness.engines import greedy, prompts, run
+from tests.exactness.engines import greedy, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch, scheduler_of
 from tests.exactness.test_parallel import reports
 
-Start = Callable[..., LLM]
 # A block number means 16 tokens on each of two ranks: the 32 tokens of a block of the other tests.
 BLOCK = 16
 SPLIT = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "block_size": BLOCK}

@@ -4,20 +4,18 @@ Each sampled token is a draw from what Hugging Face gives for the tokens before 
 come as often as the sum of those probabilities says; a chi-square bounds the difference.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 
 from tests.exactness.acceptance import watch
+from tests.exactness.batches import Start
 from tests.exactness.draft_models import WINDOW, draft_model
-from tests.exactness.engines import prompts
+from tests.exactness.engines import prompts, scheduler_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import scheduler_of
 
-Start = Callable[..., LLM]
 VOCABULARY, PROMPT, ANSWER, ANSWERS = 16, 57, 16, 200
 # Of a chi-square with as many degrees of freedom as there are tokens, one in 10,000 is larger.
 LARGEST = 44.3

@@ -1,7 +1,6 @@
 """Draft models of every kind: each token is still the reference's, and the target accepts drafts in both sets."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,28 +8,23 @@ import pytest
 from vllm import LLM
 
 from tests.exactness.acceptance import watch
+from tests.exactness.batches import Start, check, full_but
 from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair, TwoForwards
-from tests.exactness.engines import greedy, prompts, run
-from tests.exactness.test_modes import scheduler_of
+from tests.exactness.engines import greedy, prompts, run, scheduler_of
 
-Start = Callable[..., LLM]
 # Short, at the limit and across it at every distance, and long.
 LENGTHS = [20, 40, 50, 58, 60, 61, 62, 63, 64, 65, 100]
 # The V2 runner has no Medusa, and vLLM does not schedule it asynchronously.
 NO_MEDUSA = "1" in (os.environ.get("VLLM_USE_V2_MODEL_RUNNER"), os.environ.get("ROPESWITCH_TEST_ASYNC"))
 INTERPRETED = "ROPESWITCH_TEST_ASYNC" in os.environ
-KIND = [
-    pytest.param(kind, marks=[] if kind == "eagle" or INTERPRETED else pytest.mark.full)
-    for kind in KINDS
-    if not (NO_MEDUSA and kind == "medusa")
-]
+SERVED = [kind for kind in KINDS if not (NO_MEDUSA and kind == "medusa")]
 
 
 def served(start: Start, pair: Pair, **changes: Any) -> LLM:
     return start(pair.target, speculative_config=pair.speculative | {"num_speculative_tokens": 3}, **changes)
 
 
-@pytest.mark.parametrize("kind", KIND)
+@pytest.mark.parametrize("kind", full_but(SERVED if INTERPRETED else ["eagle"], SERVED))
 def test_every_token_is_the_targets(start: Start, tmp_path: Path, kind: str) -> None:
     # Of few words, heads that know nothing hit one now and then.
     vocabulary = 16 if kind == "medusa" else 384
@@ -39,9 +33,7 @@ def test_every_token_is_the_targets(start: Start, tmp_path: Path, kind: str) -> 
     found = watch(scheduler_of(llm))
     reference = TwoForwards.load(pair.reference)
     token_lists = prompts(LENGTHS, vocabulary=vocabulary)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(40)), strict=True):
-        assert len(tokens) == 40
-        reference.check(prompt, tokens, log_probs)
+    check(llm, reference, token_lists, greedy(40))
     for count in (found.by_set[0], found.by_set[1], found.after_switch):
         assert count.accepted
         assert count.share > pair.accepted, (found.by_set, found.after_switch)

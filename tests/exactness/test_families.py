@@ -1,27 +1,21 @@
 """Models with several bases, M-RoPE, position-scaled attention or recurrent layers equal Hugging Face with static YaRN."""
 
 import pkgutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.position_readers import METHODS
 from tests.exactness.auto_cases import CHUNKED, check_twice
+from tests.exactness.batches import Start, full_but
 from tests.exactness.families import FAMILIES
-
-Start = Callable[..., LLM]
-
 
 # One of each mechanism; the others are among the long tests.
 SOON = ("gemma3", "llama4", "lfm2", "gptj")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in SOON else pytest.mark.full) for name in FAMILIES]
-)
+@pytest.mark.parametrize("name", full_but(SOON, FAMILIES))
 def test_a_family(start: Start, tmp_path: Path, name: str) -> None:
     each = FAMILIES[name]
     folder = each.save(tmp_path)

@@ -1,22 +1,19 @@
 """ChatGLM, whose config leaves out the base and the size of its rotation, beyond its window with YaRN for each length."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import GlmConfig, GlmForCausalLM
-from vllm import LLM
 
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, CHUNKED, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start
 from tests.exactness.checkpoints import SHAPE
 from tests.exactness.reference import load_model
 from tests.exactness.static_reference import StaticReference
-
-Start = Callable[..., LLM]
 
 
 def chatglm(folder: Path, glm: Path, ratio: float | None) -> Path:

@@ -1,23 +1,20 @@
 """Features of the engine that meet a switch: structured output, LoRA, an fp8 KV cache."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from vllm import LLM
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import StructuredOutputsParams
 
 from tests.exactness import checkpoints
+from tests.exactness.batches import Start
 from tests.exactness.engines import first_choice, greedy, prompts, run
 from tests.exactness.reference import TIE, Reference, load_model
 from tests.exactness.test_ladders import ladder
 from tests.server.checkpoint import byte_tokenizer
-
-Start = Callable[..., LLM]
 
 
 def test_structured_output_spans_the_switch(start: Start, tmp_path: Path) -> None:

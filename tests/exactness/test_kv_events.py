@@ -1,18 +1,16 @@
 """KV events tell the blocks of different factor sets apart, for routers that rebuild the prefix cache from them."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
-from vllm import LLM
 from vllm.config.kv_events import KVEventsConfig
 from vllm.distributed.kv_events import BlockStored, KVEventBatch
 
+from tests.exactness.batches import Start
 from tests.exactness.engines import greedy, prompts
 
-Start = Callable[..., LLM]
 # A block's tokens, extra keys, and its parent's key.
 Key = tuple[Any, ...]
 

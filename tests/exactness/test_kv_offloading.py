@@ -9,12 +9,10 @@ from vllm import LLM
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
-from tests.exactness.engines import first_choice, greedy, preemptions, prompts
-from tests.exactness.host_tier import BLOCK_BYTES, Tally, host_tier
+from tests.exactness.batches import LENGTHS, SMALL, Start, check_batch
+from tests.exactness.engines import first_choice, greedy, preemptions, prompts, scheduler_of
+from tests.exactness.host_tier import Tally, host_tier
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import LENGTHS, check_batch, scheduler_of
-
-Start = Callable[..., LLM]
 
 
 @pytest.fixture
@@ -29,8 +27,7 @@ def offloading(start: Start, phi3: Path) -> Callable[..., tuple[LLM, Tally]]:
 
 def ask(llm: LLM, reference: Reference, prompt: list[int], count: int) -> int:
     """Check an answer after the engine's own prefix cache is emptied; returns the prompt's tokens that were supplied."""
-    settle(llm)
-    assert llm.reset_prefix_cache()
+    empty(llm)
     output = llm.generate([{"prompt_token_ids": prompt}], greedy(count), use_tqdm=False)[0]
     tokens, log_probs = first_choice(output.outputs[0])
     assert len(tokens) == count
@@ -49,6 +46,12 @@ def settle(llm: LLM) -> None:
     pool = scheduler.kv_cache_manager.block_pool
     # One is the null block.
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+
+
+def empty(llm: LLM) -> None:
+    """Empty the engine's own prefix cache once it is idle; the tier keeps its blocks."""
+    settle(llm)
+    assert llm.reset_prefix_cache()
 
 
 def test_hits_in_each_set_and_none_across(offloading: Any, phi3_reference: Reference) -> None:
@@ -81,8 +84,7 @@ def test_mixed_batch(offloading: Any, phi3_reference: Reference) -> None:
     first = tally.take()
     assert first[1] == 0
     for _ in range(2):
-        settle(llm)
-        assert llm.reset_prefix_cache()
+        empty(llm)
         check_batch(llm, phi3_reference)
         computed, external, _ = tally.take()
         assert external == sum(length // 32 * 32 for length in LENGTHS)
@@ -93,13 +95,11 @@ def test_mixed_batch(offloading: Any, phi3_reference: Reference) -> None:
 @pytest.mark.parametrize("blocks", [3, 1024])
 def test_preemption_and_a_full_tier(offloading: Any, phi3_reference: Reference, blocks: int) -> None:
     """Room for 17 blocks, of which the batch needs more than 40, and a tier that has no room for most of them."""
-    changes = {"kv_cache_memory_bytes": 17 * BLOCK_BYTES, "max_model_len": 480}
-    llm, tally = offloading(kv_transfer_config=host_tier(blocks), **changes)
+    llm, tally = offloading(kv_transfer_config=host_tier(blocks), **SMALL)
     preempted = preemptions(scheduler_of(llm))
     for _ in range(2):
         check_batch(llm, phi3_reference, max_tokens=60)
-        settle(llm)
-        assert llm.reset_prefix_cache()
+        empty(llm)
     assert len(preempted) > len({request.request_id for request in preempted})
     _, external, resumed = tally.take()
     assert (external + resumed > 0) or blocks == 3
@@ -162,8 +162,7 @@ def test_aborts_and_resets_with_transfers_in_flight(offloading: Any, phi3_refere
         if leaves is stores:
             # Nothing of these is in the tier yet.
             token_lists = [each for each in prompts([150, 61, 62, 200], seed=8) for _ in range(2)]
-        settle(llm)
-        assert llm.reset_prefix_cache()
+        empty(llm)
         received, aborted = play(llm, token_lists, leaves)
         assert bool(aborted) == some
         for (key, answer), prompt in zip(received.items(), token_lists, strict=True):
@@ -232,8 +231,7 @@ def test_a_tier_that_loses_blocks(offloading: Any, phi3_reference: Reference, po
         assert ask(llm, phi3_reference, prompt, 6) == 0
     for lost in (True, False):
         for prompt in (short, long):
-            settle(llm)
-            assert llm.reset_prefix_cache()
+            empty(llm)
             tally.take()
             output = llm.generate([{"prompt_token_ids": prompt}], greedy(6), use_tqdm=False)[0].outputs[0]
             if lost and policy == "fail":

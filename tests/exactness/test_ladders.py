@@ -1,27 +1,16 @@
 """Ladders from factor files: many sets, start tokens, and every kind of rotary layer that a ladder goes on."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import (
-    Glm4Config,
-    Glm4ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
-from vllm import LLM
+from transformers import Glm4Config, Glm4ForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness import checkpoints
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.checkpoints import SHAPE, factors
-from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.reference import Reference
-
-Start = Callable[..., LLM]
 
 
 def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_tokens: int = 0) -> FactorLadder:
@@ -31,35 +20,22 @@ def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_token
         values = factors(pairs, 1.0 + 0.1 * index, 1.5 + 3 * index)
         if index == 2:
             values = [0.9, *reversed(values[1:])]
-        sets.append(
-            {
-                "name": f"{length}",
-                "max_length": length,
-                "factors": values,
-                "scale": 1.0 + 0.05 * index,
-                "start_tokens": start_tokens * index,
-            }
-        )
+        names = {"name": f"{length}", "max_length": length}
+        sets.append(names | {"factors": values, "scale": 1.0 + 0.05 * index, "start_tokens": start_tokens * index})
     return FactorLadder.checked(sets)
-
-
-def check(llm: LLM, reference: Reference, lengths: list[int], max_tokens: int) -> None:
-    token_lists = prompts(lengths)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(max_tokens)), strict=True):
-        reference.check(prompt, tokens, log_probs)
 
 
 def test_four_sets_crossed_twice_by_one_request(start: Start, llama: Path) -> None:
     sets = ladder(16)
     llm = start(llama, sets)
     # The first request goes through sets 32, 64 and 96; others start in each set and at each limit.
-    check(llm, Reference.load(llama, sets), [30, 32, 33, 64, 65, 90, 96, 97, 200, 10], max_tokens=40)
+    check_batch(llm, Reference.load(llama, sets), [30, 32, 33, 64, 65, 90, 96, 97, 200, 10], max_tokens=40)
 
 
 @pytest.mark.parametrize("start_tokens", [1, 4, 40])
 def test_start_tokens(start: Start, llama: Path, start_tokens: int) -> None:
     sets = ladder(16, start_tokens=start_tokens)
-    check(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
+    check_batch(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
 
 
 FAMILIES: dict[str, tuple[Any, Any, int]] = {
@@ -81,7 +57,7 @@ def test_families(start: Start, tmp_path: Path, family: str) -> None:
     model, config, pairs = FAMILIES[family]
     folder = checkpoints.save(model, config, tmp_path, seed=3)
     sets = ladder(pairs)
-    check(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
+    check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
 
 
 def test_llama_with_all_heads(start: Start, tmp_path: Path) -> None:
@@ -90,12 +66,12 @@ def test_llama_with_all_heads(start: Start, tmp_path: Path) -> None:
         "original_max_position_embeddings": 32})  # fmt: skip
     sets = ladder(16)
     # The ladder replaces the model's own scaling, so the reference keeps nothing of it but the base.
-    check(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
+    check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
 
 
 def test_phi3_with_partial_rotary_and_its_own_attention_factor(start: Start, tmp_path: Path) -> None:
     folder = checkpoints.phi3(tmp_path, partial_rotary_factor=0.75, rope={"attention_factor": 1.37})
-    check(start(folder), Reference.load(folder), [20, 60, 63, 64, 65, 150], max_tokens=12)
+    check_batch(start(folder), Reference.load(folder), [20, 60, 63, 64, 65, 150], max_tokens=12)
 
 
 @pytest.mark.full
@@ -108,14 +84,11 @@ def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
     else:
         config = MistralConfig(max_position_embeddings=4096, sliding_window=None, **(SHAPE | shape))
         folder = checkpoints.save(MistralForCausalLM, config, tmp_path, seed=4)
-    sets = FactorLadder.checked(
-        [
-            {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)},
-            {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)},
-        ]
-    )
+    short = {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)}
+    long = {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)}
+    sets = FactorLadder.checked([short, long])
     llm = start(folder, sets, max_model_len=16384, max_num_batched_tokens=4096, max_num_seqs=4,
                 kv_cache_memory_bytes=256 << 20)  # fmt: skip
     reference = Reference.load(folder, sets)
     reference.model.set_attn_implementation("sdpa")
-    check(llm, reference, [8189, 8192, 8193, 300], max_tokens=6)
+    check_batch(llm, reference, [8189, 8192, 8193, 300], max_tokens=6)

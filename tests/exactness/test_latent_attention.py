@@ -1,6 +1,5 @@
 """Models with multi-head latent attention: plain, trained with DeepSeek's YaRN, with LongRoPE, and with a factor file."""
 
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +8,18 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from vllm import LLM
 from vllm.model_executor.layers.fused_moe.router import zero_expert_router
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness.auto_cases import AUTO, CHUNKED, LONGEST, PLAIN, WINDOW, check_twice, yarn_sets
-from tests.exactness.checkpoints import factors
+from tests.exactness.batches import Start, check_batch, full_but
+from tests.exactness.checkpoints import longrope
 from tests.exactness.engines import greedy, prompts, run
 from tests.exactness.latent_models import MODELS, PAIRS, REFERENCE_KERNEL, TRAINED, checkpoint
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
-from tests.exactness.test_ladders import check, ladder
+from tests.exactness.test_ladders import ladder
 from tests.matrix.kernels.expert_routing import topk_softmax, zero_experts
-
-Start = Callable[..., LLM]
-CORE = ("DeepseekV3",)
 
 
 @pytest.fixture
@@ -54,9 +50,7 @@ TRAININGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [each if each in CORE else pytest.param(each, marks=pytest.mark.full) for each in TRAININGS]
-)
+@pytest.mark.parametrize("case", full_but(["DeepseekV3"], TRAININGS))
 def test_yarn_that_a_model_was_trained_with(start: Start, tmp_path: Path, case: str) -> None:
     """The config's own YaRN to its end, then larger ratios of the same window; the softmax scale follows the ratio."""
     rope = TRAINED | TRAININGS[case]
@@ -80,12 +74,9 @@ def test_yarn_that_users_added(start: Start, tmp_path: Path, family: str) -> Non
 
 @pytest.mark.full
 def test_longrope(start: Start, tmp_path: Path) -> None:
-    rope = {
-        "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": factors(16, 1.0, 1.3),
-        "long_factor": factors(16, 1.1, 9.0), "original_max_position_embeddings": WINDOW, "factor": 8.0,
-    }  # fmt: skip
+    rope = longrope(16) | {"factor": 8.0}
     folder = checkpoint(tmp_path, "MiniCPM3", rope, max_position_embeddings=512)
-    check(start(folder), Reference.load(folder), [5, 20, 60, 63, 64, 65, 150, 300], max_tokens=12)
+    check_batch(start(folder), Reference.load(folder), [5, 20, 60, 63, 64, 65, 150, 300], max_tokens=12)
 
 
 class ScaledReference(Reference):
@@ -116,7 +107,7 @@ def test_softmax_scales_of_a_factor_file(start: Start, tmp_path: Path) -> None:
     # The scale shows: without it the reference gives other log-probabilities.
     (prompt,) = prompts([97])
     assert (reference.log_probs(prompt)[-1] - Reference.load(folder, sets).log_probs(prompt)[-1]).abs().max() > 0.02
-    check(llm, reference, [20, 30, 31, 32, 64, 95, 96, 97, 150], max_tokens=12)
+    check_batch(llm, reference, [20, 30, 31, 32, 64, 95, 96, 97, 150], max_tokens=12)
 
 
 @pytest.mark.full
@@ -141,10 +132,8 @@ def test_bfloat16(start: Start, tmp_path: Path) -> None:
             if best - second > 2 * error[end]:
                 assert tokens[0] == int(row.argmax()), len(prompt)
                 others = (each.log_probs(prompt)[-1] for other, each in reference.by_end.items() if other != end)
-                compared, told_apart = (
-                    compared + 1,
-                    told_apart + any(int(other.argmax()) != tokens[0] for other in others),
-                )
+                compared += 1
+                told_apart += any(int(other.argmax()) != tokens[0] for other in others)
     # Often enough to mean something, and mostly where another set would have given another token.
     assert compared > 20 and told_apart > compared / 2, (compared, told_apart)
 

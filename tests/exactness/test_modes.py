@@ -1,31 +1,15 @@
 """Greedy tokens and log-probabilities equal the reference's in every mode of the engine, crossings included."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from tests.exactness import checkpoints
-from tests.exactness.engines import first_choice, greedy, preemptions, prompts, run
+from tests.exactness.batches import LENGTHS, SMALL, Start, check_batch
+from tests.exactness.engines import first_choice, greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
-
-# Short, far from the limit of 64 on both sides, at it, one past it, and crossing it at every distance.
-LENGTHS = [5, 64, 65, 150, 63, 40, 200, 62, 60, 50]
-Start = Callable[..., LLM]
-
-
-def check_batch(llm: LLM, reference: Reference, lengths: list[int] = LENGTHS, max_tokens: int = 24) -> None:
-    token_lists = prompts(lengths)
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, greedy(max_tokens)), strict=True):
-        assert len(tokens) == max_tokens
-        reference.check(prompt, tokens, log_probs)
-
-
-def scheduler_of(llm: LLM) -> Any:
-    return llm.llm_engine.engine_core.engine_core.scheduler
 
 
 def test_eager_mixed_batch_leaks_no_block(start: Start, phi3: Path, phi3_reference: Reference) -> None:
@@ -53,7 +37,7 @@ def test_prefix_caching_off(start: Start, phi3: Path, phi3_reference: Reference)
 
 def test_preemption(start: Start, phi3: Path, phi3_reference: Reference) -> None:
     # Room for about 17 blocks of 32 tokens, of which the batch needs more than 40.
-    llm = start(phi3, kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4, max_model_len=480)
+    llm = start(phi3, **SMALL)
     preempted = preemptions(scheduler_of(llm))
     check_batch(llm, phi3_reference, max_tokens=90)
     # Some requests more often than their one switch: the answers really outgrew the cache, into which the prompts fit.
@@ -90,8 +74,7 @@ def test_several_choices(start: Start, phi3: Path, phi3_reference: Reference) ->
 
 
 def test_priority_scheduling(start: Start, phi3: Path, phi3_reference: Reference) -> None:
-    llm = start(phi3, scheduling_policy="priority", max_num_seqs=3, kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4,
-                max_model_len=480)  # fmt: skip
+    llm = start(phi3, scheduling_policy="priority", max_num_seqs=3, **SMALL)
     token_lists = prompts(LENGTHS)
     outputs = llm.generate(
         [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(24), use_tqdm=False,

@@ -1,7 +1,6 @@
 """Exactness with several ranks, each a process of its own: tensor, pipeline and data parallel."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,19 @@ from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
 from tests.exactness.auto_cases import LONGEST, check_twice
+from tests.exactness.batches import LENGTHS, Start, check_batch
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.families import FAMILIES
 from tests.exactness.preloaded import COLLECTIVES, preloaded
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import LENGTHS, check_batch
-
-Start = Callable[..., LLM]
 
 
 def reports(llm: LLM) -> list[dict[str, Any]]:
     return sorted(llm.collective_rpc("patch_report"), key=lambda report: report["rank"])
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        pytest.param({"tensor_parallel_size": 2}, id="tp2", marks=pytest.mark.full),
-        pytest.param({"pipeline_parallel_size": 2}, id="pp2", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}], ids=["tp2", "pp2"])
 def test_two_ranks(
     start_processes: Start,
     phi3: Path,

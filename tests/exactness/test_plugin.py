@@ -29,16 +29,8 @@ SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patche
 def run_engine(
     folder: Path, key: Any, lengths: list[int], cases: list[dict[str, Any]] | None = None, **flags: Any
 ) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.exactness.plugin_engine",
-        str(folder),
-        json.dumps(key),
-        json.dumps(prompts(lengths)),
-        json.dumps(flags),
-        json.dumps(cases or [{}]),
-    ]
+    given = map(json.dumps, (key, prompts(lengths), flags, cases or [{}]))
+    command = [sys.executable, "-m", "tests.exactness.plugin_engine", str(folder), *given]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
 
 
@@ -86,9 +78,8 @@ def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
     cases: list[dict[str, Any]] = [{}, *({"extra_args": {"rope_factor_set": name}} for name in ("512", "original"))]
     values = found(run_engine(llama, {"ladder": "auto"}, LENGTHS, cases, max_model_len=512))
     assert "this server has 'original', '128', '256', '512'" in values["refused"]
-    for oracle, outputs in zip(
-        (reference, reference.by_end[512], reference.by_end[64]), values["outputs"], strict=True
-    ):
+    oracles = (reference, reference.by_end[512], reference.by_end[64])
+    for oracle, outputs in zip(oracles, values["outputs"], strict=True):
         check(oracle, outputs)
 
 
@@ -112,35 +103,26 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ({"rungs": 1}, "additional_config.ropeswitch.rungs: unknown field; allowed: ladder, factors, sets"),
-        ({"ladder": 1}, "additional_config.ropeswitch.ladder: 1 must be a string: auto, none, file:PATH"),
-        ({"ladder": "foo"}, "additional_config.ropeswitch.ladder: 'foo' is unknown; allowed: auto"),
-        ({"ladder": "yarn:4x"}, "additional_config.ropeswitch.ladder: 'yarn:4x' would replace the LongRoPE factors"),
-        ({"native_window": 0}, "additional_config.ropeswitch.native_window: 0 must be a number of tokens above 0"),
-        (
-            {"native_window": 64},
-            "additional_config.ropeswitch.native_window: 64 cannot be combined with LongRoPE factors",
-        ),
-        ({"origins": []}, "additional_config.ropeswitch.origins: goes with sets; leave it out"),
-        ({"ladder": "auto", "factors": "x"}, "additional_config.ropeswitch: has both ladder and factors"),
-        ([], r"additional_config.ropeswitch: \[\] must be a JSON object"),
-        (
-            {"parts": ["guards"]},
-            r"additional_config.ropeswitch.parts: \['guards'\] must be a list of any of guard, cpu",
-        ),
-        ({"parts": [["guard"]]}, r"additional_config.ropeswitch.parts: \[\['guard'\]\] must be a list of any of guard"),
+        ({"rungs": 1}, "rungs: unknown field"),
+        ({1: 2, "b": 3}, "1: unknown field"),
+        ({"ladder": 1}, "ladder: 1"),
+        ({"ladder": "foo"}, "ladder: 'foo'"),
+        ({"ladder": "yarn:4x"}, "ladder: 'yarn:4x' would replace the LongRoPE factors"),
+        ({"native_window": 0}, "native_window: 0"),
+        ({"native_window": 64}, "native_window: 64 .* LongRoPE factors"),
+        ({"origins": []}, "origins: goes with sets"),
+        ({"ladder": "auto", "factors": "x"}, "has both ladder and factors"),
+        ([], r"\[\] must be a JSON object"),
+        ({"parts": ["guards"]}, r"parts: \['guards'\]"),
+        ({"parts": [["guard"]]}, r"parts: \[\['guard'\]\]"),
         ({"parts": [], "length_aware": True}, "length_aware and step_latency_target need the part 'scheduling'"),
-        ({"factors": None}, "additional_config.ropeswitch.factors: None must be the path of a factor file"),
-        ({"theta": "10000"}, "additional_config.ropeswitch.theta: '10000' must be a number, or null"),
-        (
-            {"step_latency_target": 100},
-            "step_latency_target: 100 must be a number of seconds above 0 and at most 60",
-        ),
-        ({1: 2, "b": 3}, "additional_config.ropeswitch.1: unknown field"),
-        ({"policy": "longest"}, "additional_config.ropeswitch.policy: 'longest' must be one of length, reserve"),
-        ({"policy": ["reserve"]}, r"policy: \['reserve'\] must be one of length, reserve"),
-        ({"angles": "float"}, "additional_config.ropeswitch.angles: 'float' must be one of exact, hf"),
-        ({"theta": 5.0}, "factors made for rope_theta 5.0, but the model's rope_theta is 10000.0"),
+        ({"factors": None}, "factors: None"),
+        ({"theta": "10000"}, "theta: '10000'"),
+        ({"theta": 5.0}, "rope_theta 5.0, .* 10000.0"),
+        ({"step_latency_target": 100}, "step_latency_target: 100"),
+        ({"policy": "longest"}, "policy: 'longest'"),
+        ({"policy": ["reserve"]}, r"policy: \['reserve'\]"),
+        ({"angles": "float"}, "angles: 'float'"),
     ],
 )
 def test_a_wrong_key_stops_the_start(phi3: Path, key: Any, message: str) -> None:

@@ -1,22 +1,20 @@
 """The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
 
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
-from tests.exactness.engines import engine, greedy, preemptions, prompts, run
+from tests.exactness.batches import SMALL, Start
+from tests.exactness.engines import engine, greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
-from tests.exactness.test_modes import scheduler_of
 from tests.exactness.test_plugin import found, run_engine
 
-Start = Callable[..., LLM]
 LADDER = ladder(16)
 TOKENS = 24
 # With 24 tokens more: within the first set and at its end, one past it, in the next sets and at their ends, and in the last.
@@ -38,6 +36,14 @@ def reserved(length: int) -> str:
     return LADDER.names[LADDER.index_for(length + TOKENS)]
 
 
+def check_each(
+    expected: dict[str | None, Reference], token_lists: list[list[int]], policies: list[str], answers: list[Any]
+) -> None:
+    for prompt, policy, (tokens, log_probs) in zip(token_lists, policies, answers, strict=True):
+        assert len(tokens) == TOKENS
+        expected[reserved(len(prompt)) if policy == "reserve" else None].check(prompt, tokens, log_probs)
+
+
 @pytest.mark.parametrize("default", ["length", "reserve"])
 def test_reserve_beside_requests_that_go_by_length(start: Start, llama: Path, default: str) -> None:
     """One batch of both policies, each chosen by the server for one half and by the requests for the other."""
@@ -47,28 +53,21 @@ def test_reserve_beside_requests_that_go_by_length(start: Start, llama: Path, de
     token_lists = prompts(LENGTHS) + prompts(LENGTHS, seed=2)
     asked = [None] * len(LENGTHS) + [other] * len(LENGTHS)
     outputs = run(llm, token_lists, [asking(policy) for policy in asked])
-    for prompt, policy, (tokens, log_probs) in zip(token_lists, asked, outputs, strict=True):
-        reserves = (policy or default) == "reserve"
-        assert len(tokens) == TOKENS
-        expected[reserved(len(prompt)) if reserves else None].check(prompt, tokens, log_probs)
+    check_each(expected, token_lists, [policy or default for policy in asked], outputs)
     # A preemption is a recomputation: of each that goes by length and outgrows its set, and of no other.
     crossing = [length for length in LENGTHS if LADDER.index_for(length) != LADDER.index_for(length + TOKENS - 1)]
     assert sorted(request.num_prompt_tokens for request in preempted) == crossing
     # Again from the prefix cache, and the other way round.
-    again = run(llm, token_lists, [asking(other if policy is None else default) for policy in asked])
-    for prompt, policy, (tokens, log_probs) in zip(token_lists, asked, again, strict=True):
-        reserves = (other if policy is None else default) == "reserve"
-        expected[reserved(len(prompt)) if reserves else None].check(prompt, tokens, log_probs)
+    policies = [other if policy is None else default for policy in asked]
+    check_each(expected, token_lists, policies, run(llm, token_lists, [asking(policy) for policy in policies]))
 
 
 def test_reserve_through_preemptions(start: Start, llama: Path) -> None:
     """A request that resumes is in the set that it started in."""
-    # Room for about 17 blocks of 32 tokens.
-    llm = start(llama, LADDER, policy="reserve", kv_cache_memory_bytes=17 * 32 * 2 * 2 * 2 * 32 * 4, max_model_len=480)
+    llm = start(llama, LADDER, policy="reserve", **SMALL)
     preempted, expected = preemptions(scheduler_of(llm)), references(llama, LADDER)
     token_lists = prompts([33, 60, 61, 62, 63, 90, 91, 92])
-    for prompt, (tokens, log_probs) in zip(token_lists, run(llm, token_lists, asking(None)), strict=True):
-        expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
+    check_each(expected, token_lists, ["reserve"] * len(token_lists), run(llm, token_lists, asking(None)))
     assert preempted
 
 
@@ -87,9 +86,7 @@ def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
     with ProcessPoolExecutor(1, mp_context=Context()) as pool:
         outputs = pool.submit(drafting, llama, token_lists).result()
-    expected = references(llama, LADDER)
-    for prompt, (tokens, log_probs) in zip(token_lists, outputs, strict=True):
-        expected[reserved(len(prompt))].check(prompt, tokens, log_probs)
+    check_each(references(llama, LADDER), token_lists, ["reserve"] * len(token_lists), outputs)
 
 
 @pytest.mark.full

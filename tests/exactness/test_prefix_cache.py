@@ -1,15 +1,12 @@
 """A cached block is found again only by the factor set that rotated its keys."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from vllm import LLM
 
+from tests.exactness.batches import Start, check_batch
 from tests.exactness.engines import first_choice, greedy, prompts, run
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import check_batch
-
-Start = Callable[..., LLM]
 
 
 def test_cold_and_warm(start: Start, phi3: Path, phi3_reference: Reference) -> None:

@@ -1,37 +1,69 @@
-"""The V2 runner, asynchronous scheduling and our Triton kernels, all interpreted, with Phi-3."""
+"""What vLLM uses on GPUs, on a CPU: the V2 runner, asynchronous scheduling and our Triton kernels, all interpreted.
+
+Triton and vLLM look at the environment while they are imported, so each combination has a pytest process of its own; see
+``interpreted.py`` for what the processes change.
+"""
+
+import os
+from pathlib import Path
 
 import pytest
 
-from tests.exactness.runner_process import run_cases
+from tests.exactness.batches import full_but
+from tests.fresh_process import check_cases
 
-CORE = ["runner_cases.py", "test_modes.py"]
-ALL = [*CORE, "test_prefix_cache.py", "test_features.py", "test_ladders.py", "test_policy.py"]
-ALL += ["test_kv_offloading.py", "test_sleep.py"]
-# Long tests are left out but for those of offloading, and models but for a few that sleep, since test_runners_models.py has
-# them. Of two cases that differ in a number only, one runs.
+FOLDER = Path(__file__).parent
+CORE = ["runner_cases", "test_modes"]
+ALL = [*CORE, "test_prefix_cache", "test_features", "test_ladders", "test_policy", "test_kv_offloading", "test_sleep"]
+# Long tests are left out but for those of offloading, and models but for a few that sleep, since those of `MODELS` follow.
+# Of two cases that differ in a number only, one runs.
 CHOSEN = (
     "(not full or kv_offloading) and (not test_policy or length[reserve])"
     " and not (full_tier[1024] or start_tokens or test_families or llama_with_all or phi3_with_partial)"
     " and not (a_mechanism and (llama4 or olmo3 or gptj))"
 )
+MODELS = ["test_model_modes", "test_drafts"]
+# On V1 without asynchronous scheduling every mode of these models runs elsewhere. Here they run in a mixed batch, and some
+# in captured graphs, whose buffers depend on the model's patches. Preemption, which takes three times as long, runs with an
+# automatic ladder and with what keeps more than keys and values. Each kind of draft runs once, and an EAGLE head, which
+# shares the target's cache, in these modes and with a warm prefix cache.
+CHOSEN_MODELS = (
+    "mixed_batch and not draft_model"
+    " or captured and (auto or transformers or latent)"
+    " or crossed_by_one and auto or forced and auto"
+    " or preemption and (auto or falcon-h1 or eagle)"
+    " or cold_and_warm and eagle"
+    " or test_drafts"
+)
+RANKS = (
+    "tp2 and (test_parallel or auto or transformers or latent) or two_ranks and (gemma3 or falcon-h1 or eagle)"
+    " or local_layers"
+)
+ANY = "full or not full"
 # Only `v2` runs without asynchronous scheduling, which is the V2 runner's default. Runs share a process where they can: each
 # takes 12 s of a core to import vLLM.
-# One test of features is skipped on some CPUs.
-RUNS = [
-    # V2 runner, asynchronous scheduling, our Triton kernels, then what is run: files, the tests in them, and their number.
-    pytest.param("1", "1", "0", CORE, "asked_for or captured or warm_up or streamed", 4, id="v2-async"),
-    pytest.param("0", "1", "0", ALL, CHOSEN, 39, id="v1-async", marks=pytest.mark.full),
-    pytest.param("1", "1", "0", [*ALL, "test_sleep_families.py"], CHOSEN, 44, id="v2-async-all", marks=pytest.mark.full),
-    pytest.param(
-        "1", "1", "1", [*CORE, "test_auto_modes.py", "test_latent_modes.py"],
-        "asked_for or recomputed_in_the_new", 3, id="v2-async-triton", marks=pytest.mark.full,
-    ),
-    pytest.param("0", "0", "1", CORE, "asked_for", 1, id="v1-triton", marks=pytest.mark.full),
-    pytest.param("1", "0", "0", CORE, "mixed_batch or preemption or streamed", 3, id="v2", marks=pytest.mark.full),
-]  # fmt: skip
+RUNS = {
+    # V2 runner, asynchronous scheduling, our Triton kernels; files, the tests in them by name and by mark, and the number
+    # that must pass: with fewer, a part of the expression matches nothing any more. One is skipped on some CPUs.
+    "v2-async": ("110", CORE, "asked_for or captured or warm_up or streamed", "not full", 4),
+    "v1-async": ("010", ALL, CHOSEN, ANY, 39),
+    "v2-async-all": ("110", [*ALL, "test_sleep_families"], CHOSEN, ANY, 44),
+    "v2-async-triton": ("111", [*CORE, "test_model_modes"], "asked_for", "not full", 3),
+    "v1-triton": ("001", CORE, "asked_for", "not full", 1),
+    "v2": ("100", CORE, "mixed_batch or preemption or streamed", "not full", 3),
+    "v1-models": ("010", MODELS, CHOSEN_MODELS, "not full", 26),
+    "v2-models": ("110", MODELS, CHOSEN_MODELS, "not full", 26),
+    # Two ranks are among the long tests whatever they run on.
+    "v2-two-ranks": ("110", [*MODELS, "test_parallel"], RANKS, "full", 8),
+}
 
 
-@pytest.mark.parametrize(("v2", "asynchronous", "triton", "files", "chosen", "at_least"), RUNS)
-def test_cases(v2: str, asynchronous: str, triton: str, files: list[str], chosen: str, at_least: int) -> None:
-    marked = "full or not full" if chosen == CHOSEN else "not full"
-    run_cases(v2, asynchronous, triton, files, chosen, marked, at_least)
+@pytest.mark.parametrize("name", full_but(["v2-async"], RUNS))
+def test_cases(name: str) -> None:
+    runner, files, chosen, marked, at_least = RUNS[name]
+    names = ("VLLM_USE_V2_MODEL_RUNNER", "ROPESWITCH_TEST_ASYNC", "ROPESWITCH_TEST_TRITON")
+    paths = {"PYTHONPATH": os.pathsep.join((str(FOLDER / "spawned"), str(FOLDER.parents[1])))}
+    # Inductor wants a real Triton.
+    flags = ["-p", "tests.exactness.interpreted", "-m", marked, "-k", f"({chosen}) and not compiled"]
+    variables = paths | dict(zip(names, runner, strict=True))
+    check_cases(*(FOLDER / f"{file}.py" for file in files), at_least=at_least, flags=flags, variables=variables)

@@ -1,6 +1,7 @@
 """A woken engine answers as before it slept: rows and tables are written anew, requests and cached blocks are recomputed."""
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 from vllm import LLM
 
 from tests.exactness import checkpoints
+from tests.exactness.batches import add, check_batch, check_outputs, finish, finished
 from tests.exactness.conftest import starting
-from tests.exactness.engines import first_choice, greedy, prompts, run, worker_of
+from tests.exactness.engines import first_choice, greedy, prompts, run, scheduler_of, worker_of
 from tests.exactness.reference import Reference
-from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleeping_cpus
-from tests.exactness.test_modes import check_batch, scheduler_of
+from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleep_and_wake, sleeping_cpus
 
 LENGTHS = [62, 64, 65]
 
@@ -27,12 +28,7 @@ def pool() -> Iterator[Pool]:
 @pytest.fixture(scope="module")
 def llm(pool: Pool, phi3: Path) -> Iterator[LLM]:
     for start in starting(VLLM_ENABLE_V1_MULTIPROCESSING="0"):
-        yield start(
-            phi3,
-            enable_prefix_caching=True,
-            max_num_seqs=4,
-            weight_transfer_config=FROM_FOLDER,
-        )
+        yield start(phi3, enable_prefix_caching=True, max_num_seqs=4, weight_transfer_config=FROM_FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +65,7 @@ def test_level_2_discards_rows_and_tables(llm: LLM, pool: Pool, phi3_reference: 
 
 @pytest.mark.full
 def test_level_1(llm: LLM, phi3_reference: Reference) -> None:
-    llm.sleep(level=1)
-    llm.wake_up()
+    sleep_and_wake(llm, 1)
     check_batch(llm, phi3_reference, LENGTHS, max_tokens=5)
 
 
@@ -87,14 +82,13 @@ def test_the_cache_may_wake_first(llm: LLM, pool: Pool, phi3_reference: Referenc
 @pytest.mark.parametrize("level", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_requests_of_every_set_sleep_along(llm: LLM, phi3_reference: Reference, level: int) -> None:
     """Running ones on both sides of a switch, and waiting ones, lose their keys and go on where they were."""
-    core, scheduler = llm.llm_engine, scheduler_of(llm)
+    scheduler = scheduler_of(llm)
     # More than may run at once; whichever run first, the first switch is early.
     token_lists = prompts([62, 63, 65, 61, 63, 62], seed=3)
-    for index, tokens in enumerate(token_lists):
-        core.add_request(f"{level}-{index}", {"prompt_token_ids": tokens}, greedy(8))
+    add(llm, token_lists, greedy(8), f"{level}-")
     done: dict[str, Any] = {}
     while not any(request.num_tokens > 64 for request in scheduler.running if request.num_prompt_tokens < 64):
-        done |= {output.request_id: output for output in core.step() if output.finished}
+        done |= finished(llm)
     assert scheduler.get_num_unfinished_requests() > len(scheduler.running) and not done
     llm.sleep(level=level, mode="keep")
     assert not scheduler.running
@@ -102,20 +96,16 @@ def test_requests_of_every_set_sleep_along(llm: LLM, phi3_reference: Reference, 
     if level == 2:
         llm.collective_rpc("reload_weights")
     llm.wake_up(tags=["kv_cache"])
-    while core.has_unfinished_requests():
-        done |= {output.request_id: output for output in core.step() if output.finished}
-    for index, tokens in enumerate(token_lists):
-        generated, log_probs = first_choice(done[f"{level}-{index}"].outputs[0])
-        assert len(generated) == 8
-        phi3_reference.check(tokens, generated, log_probs)
+    check_outputs(phi3_reference, token_lists, finish(llm, done), f"{level}-")
+    assert {len(output.outputs[0].token_ids) for output in done.values()} == {8}
 
 
 def test_cached_blocks_of_every_set_are_forgotten(llm: LLM, phi3_reference: Reference) -> None:
     token_lists = prompts([64, 150], seed=4)
     forgets: list[Callable[[], Any]] = [
         llm.reset_prefix_cache,
-        lambda: (llm.sleep(level=1), llm.wake_up()),
-        lambda: (llm.sleep(level=2), llm.wake_up(), llm.collective_rpc("reload_weights")),
+        lambda: sleep_and_wake(llm, 1),
+        lambda: sleep_and_wake(llm, 2),
     ]
     for forget in forgets:
         for cached in (True, False):
@@ -131,19 +121,14 @@ def test_cached_blocks_of_every_set_are_forgotten(llm: LLM, phi3_reference: Refe
 @pytest.mark.full
 def test_a_reset_while_requests_run(llm: LLM, phi3_reference: Reference) -> None:
     """The prefix cache is reset at every third step, through switches."""
-    core = llm.llm_engine
+    steps = count(1)
+
+    def reset() -> None:
+        assert next(steps) % 3 or llm.llm_engine.engine_core.reset_prefix_cache(reset_running_requests=True)
+
     token_lists = prompts([58, 62, 64, 65], seed=5)
-    for index, tokens in enumerate(token_lists):
-        core.add_request(f"reset-{index}", {"prompt_token_ids": tokens}, greedy(12))
-    done: dict[str, Any] = {}
-    steps = 0
-    while core.has_unfinished_requests():
-        done |= {output.request_id: output for output in core.step() if output.finished}
-        steps += 1
-        if steps % 3 == 0:
-            assert core.engine_core.reset_prefix_cache(reset_running_requests=True)
-    for index, tokens in enumerate(token_lists):
-        phi3_reference.check(tokens, *first_choice(done[f"reset-{index}"].outputs[0]))
+    add(llm, token_lists, greedy(12), "reset-")
+    check_outputs(phi3_reference, token_lists, finish(llm, after_step=reset), "reset-")
 
 
 def test_other_weights_asleep(llm: LLM, phi3: Path, other: Path, phi3_reference: Reference) -> None:

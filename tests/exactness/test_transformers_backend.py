@@ -4,7 +4,6 @@
 """
 
 import json
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding
 from tests.exactness import checkpoints, test_bfloat16, test_features
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
+from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
 from tests.exactness.families import LOCAL, SLIDING, trained
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
-
-Start = Callable[..., LLM]
 
 MOE = {"num_experts": 4, "num_experts_per_tok": 2}
 # By the name of transformers' classes: what the config has beside the shape that all share, and its rotary parameters.
@@ -74,9 +72,7 @@ def rotary_modules(llm: LLM) -> list[RowsRotaryEmbedding]:
     return [module for module in runner.model.modules() if isinstance(module, RowsRotaryEmbedding)]
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=[] if name in SOON else pytest.mark.full) for name in MODELS]
-)
+@pytest.mark.parametrize("family", full_but(SOON, MODELS))
 def test_a_plain_model(start: Start, tmp_path: Path, family: str) -> None:
     folder, rope = checkpoint(tmp_path, family)
     reference = StaticReference.load(folder, yarn_sets(rope))

@@ -12,9 +12,8 @@ from typing import Any
 from vllm import LLM
 from vllm.config import KVTransferConfig
 
-from tests.exactness.engines import first_choice, greedy
+from tests.exactness.engines import first_choice, greedy, scheduler_of
 from tests.exactness.reference import Oracle
-from tests.exactness.test_modes import scheduler_of
 from tests.server.running import free_port
 
 # Tokens of a chunk, and of vLLM's block.
@@ -68,11 +67,9 @@ class Store:
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": self.port}
         extra |= {"lmcache.mp.mq_timeout": 5.0, "lmcache.mp.heartbeat_interval": 1.0}
         return KVTransferConfig(
-            kv_connector="LMCacheMPConnector",
-            kv_role="kv_both",
-            kv_connector_extra_config=extra,
+            kv_connector="LMCacheMPConnector", kv_role="kv_both", kv_connector_extra_config=extra,
             kv_load_failure_policy="recompute",
-        )
+        )  # fmt: skip
 
 
 class Lookups:

@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.placement import place
+from tests.exactness.batches import Start, add, check_outputs, finish, finished
 from tests.exactness.checkpoints import factors
-from tests.exactness.engines import first_choice, greedy, prompts
+from tests.exactness.engines import first_choice, greedy, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_modes import scheduler_of
 from tests.lmcache.store import Lookups, Store, hits
 
 pytestmark = pytest.mark.full
-Start = Callable[..., LLM]
 StartStore = Callable[[], Store]
 SHORT, LONG = 0, 1
 
@@ -36,8 +34,7 @@ def test_sets_stay_apart(start_store: StartStore, start: Start, phi3: Path, phi3
     # Equal tokens, in the set that they were not stored in.
     assert hits(llm, phi3_reference, [above[:40], deep[:64]], max_tokens=1) == [0, 0]
     # What the switch recomputed was stored in the long set: the prompt's first chunk.
-    (tokens,) = [list(output.outputs[0].token_ids) for output in llm.generate(
-        [{"prompt_token_ids": crossing}], greedy(12), use_tqdm=False)]  # fmt: skip
+    [(tokens, _)] = run(llm, [crossing], greedy(12))
     assert hits(llm, phi3_reference, [crossing + tokens]) == [32]
     # A request that switches finds what that prompt stored, the tokens that both chose included.
     lookups.found.clear()
@@ -107,18 +104,14 @@ def test_a_killed_server_loses_no_request(
     token_lists = prompts([40, 58, 100, 200], seed=4)
     hits(llm, phi3_reference, token_lists)
     lookups = Lookups(llm)
-    engine = llm.llm_engine
-    for index, tokens in enumerate(token_lists):
-        engine.add_request(str(index), {"prompt_token_ids": tokens}, greedy(20))
-    done: dict[str, Any] = {}
-    while engine.has_unfinished_requests():
+    add(llm, token_lists, greedy(20))
+
+    def kill() -> None:
         # Loads are asynchronous: these are found, and then gone.
-        ready = any(count for _, count in lookups.found) if moment == "loading" else scheduler_of(llm).running
-        if ready:
+        if any(count for _, count in lookups.found) if moment == "loading" else scheduler_of(llm).running:
             store.kill()
-        done |= {output.request_id: output for output in engine.step() if output.finished}
-    for index, tokens in enumerate(token_lists):
-        phi3_reference.check(tokens, *first_choice(done[str(index)].outputs[0]))
+
+    check_outputs(phi3_reference, token_lists, finish(llm, after_step=kill))
     # Later requests are computed.
     assert hits(llm, phi3_reference, token_lists) == [0] * 4
 
@@ -140,28 +133,22 @@ def test_a_server_that_pauses_touches_no_block_that_others_use(
     if moment == "loading":
         hits(llm, phi3_reference, [prompt])
     lookups = Lookups(llm)
-    llm.llm_engine.add_request("first", {"prompt_token_ids": prompt}, greedy(20))
+    add(llm, [prompt], greedy(20))
     answers: dict[str, Any] = {}
-
-    def step() -> None:
-        answers.update({output.request_id: output for output in llm.llm_engine.step() if output.finished})
-
     while not (lookups.found and (moment == "loading" or scheduler.running)):
-        step()
+        answers |= finished(llm)
     store.pause()
-    while "first" not in answers:
-        step()
+    while "0" not in answers:
+        answers |= finished(llm)
     others = prompts([250, 240, 230, 220], seed=6)
-    for index, tokens in enumerate(others):
-        llm.llm_engine.add_request(str(index), {"prompt_token_ids": tokens}, greedy(100))
+    add(llm, others, greedy(100), "other ")
     for _ in range(8):
-        step()
+        answers |= finished(llm)
     store.go_on()
     time.sleep(3)
-    while len(answers) < 1 + len(others):
-        step()
-    for name, tokens in [("first", prompt), *((str(index), tokens) for index, tokens in enumerate(others))]:
-        phi3_reference.check(tokens, *first_choice(answers[name].outputs[0]))
+    finish(llm, answers)
+    check_outputs(phi3_reference, [prompt], answers)
+    check_outputs(phi3_reference, others, answers, "other ")
     time.sleep(3)
     for _ in range(2):
         hits(llm, phi3_reference, [prompt])
@@ -172,11 +159,8 @@ def test_parameters_of_a_client_end_no_engine(
 ) -> None:
     llm = start(phi3, kv_transfer_config=start_store().config())
     [prompt] = prompts([60], seed=7)
-    for name, value in (
-        ("lmcache.max_offload_tokens", "x"),
-        ("lmcache.max_offload_tokens", -1),
-        ("cached_token_stats", 1),
-    ):
+    most = "lmcache.max_offload_tokens"
+    for name, value in ((most, "x"), (most, -1), ("cached_token_stats", 1)):
         asked = greedy(4, extra_args={"kv_transfer_params": {name: value}})
         [output] = llm.generate([{"prompt_token_ids": prompt}], asked, use_tqdm=False)
         phi3_reference.check(prompt, *first_choice(output.outputs[0]))

@@ -1,24 +1,33 @@
-"""Engine configs for the fake engine of ``hash_engine.py``, and how often its requests are compared with their next set."""
+"""Engines of ``hash_engine.py``, and how often their requests are compared with their next set."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
-from vllm.config import VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
 
 from ropeswitch.model_patches.scheduling import next_set
 from tests.exactness import checkpoints
-from tests.model_patches.hash_engine import Mode, engine_config
+from tests.model_patches.hash_engine import MODES, Engine, Start, engine_config
+from tests.model_patches.hash_tier import HashTier
 
 
 @pytest.fixture(scope="package")
-def configs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mode], VllmConfig]:
-    """Makes each mode's engine config once."""
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """Starts engines in a mode of that name, with changes; each mode's config is made once."""
     init_none_hash(sha256)
     folder = checkpoints.phi3(tmp_path_factory.mktemp("phi3"))
-    return cache(lambda mode: engine_config(folder, mode))
+    config = cache(lambda mode: engine_config(folder, mode))
+
+    def start_engine(
+        name: str, blocks: int = 60, tier: HashTier | None = None, kind: type[Engine] = Engine, **changes: Any
+    ) -> Engine:
+        mode = replace(MODES[name], **changes)
+        return kind(config(mode), mode, blocks, tier)
+
+    return start_engine
 
 
 @pytest.fixture

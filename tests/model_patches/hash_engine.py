@@ -7,7 +7,7 @@ token lost, repeated or out of order all show.
 
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -37,6 +37,8 @@ from ropeswitch.model_patches.switch.placement import asked_placement, carried_i
 from tests.model_patches.hash_tier import HashTier
 
 BLOCK, VOCABULARY, DRAFTS = 4, 5, 3
+# Starts an engine: the fixture ``start`` of ``conftest.py``.
+Start = Callable[..., "Engine"]
 LADDER = FactorLadder.checked(
     [{"name": f"to{n}", "max_length": n, "factors": [1.0 + n] * 16} for n in (10, 21, 33, 64)]
 )
@@ -64,7 +66,7 @@ def right_set(length: int, prompt: int, count: int, forced: str | None, policy: 
     return LADDER.index_for(prompt + count if policy == "reserve" else length)
 
 
-def expected(prompt: list[int], count: int, forced: str | None, policy: str | None = None) -> list[int]:
+def expected(prompt: list[int], count: int, forced: str | None = None, policy: str | None = None) -> list[int]:
     """The continuation that recomputing the whole sequence at every step gives."""
     tokens = list(prompt)
     for _ in range(count):
@@ -83,6 +85,8 @@ class Mode:
     drafter: str | None = None
     priority: bool = False
     length_aware: bool = True
+    prefix_caching: bool = True
+    sequences: int = 4
 
     @property
     def depth(self) -> int:
@@ -112,7 +116,8 @@ MODES = {
 def engine_config(folder: Path, mode: Mode) -> VllmConfig:
     drafter = {"method": mode.drafter, "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
     args = EngineArgs(
-        model=str(folder), skip_tokenizer_init=True, max_num_seqs=4, max_num_batched_tokens=12, enforce_eager=True,
+        model=str(folder), skip_tokenizer_init=True, max_num_seqs=mode.sequences, max_num_batched_tokens=12,
+        enforce_eager=True, enable_prefix_caching=mode.prefix_caching,
         speculative_config=drafter if mode.drafter else None, scheduling_policy="priority" if mode.priority else "fcfs",
     )  # fmt: skip
     configure(
@@ -127,18 +132,12 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
 
 @dataclass
 class Sequence:
-    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight.
+    """What a worker knows of a request: it is ahead of the scheduler by the steps in flight."""
 
-    Attributes:
-        index: The factor set.
-        tokens: Prompt and all that was sampled.
-        computed: Tokens whose keys are in the cache, rejected drafts not counted.
-        drafts: What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
-    """
-
-    index: int
-    tokens: list[int]
-    computed: int
+    index: int  # The factor set.
+    tokens: list[int]  # Prompt and all that was sampled.
+    computed: int  # Tokens whose keys are in the cache, rejected drafts not counted.
+    # What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
     drafts: list[int] = field(default_factory=lambda: [0] * DRAFTS)
 
 
@@ -153,18 +152,15 @@ class Engine:
             patched.setenv("VLLM_USE_V2_MODEL_RUNNER", str(int(mode.v2)))
             kv_cache_config = KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)])
             scheduler = resolve_obj_by_qualname(config.scheduler_config.scheduler_cls)(
-                config,
-                kv_cache_config=kv_cache_config,
-                structured_output_manager=StructuredOutputManager(config),
-                block_size=BLOCK,
-                hash_block_size=BLOCK,
-            )
+                config, kv_cache_config=kv_cache_config, structured_output_manager=StructuredOutputManager(config),
+                block_size=BLOCK, hash_block_size=BLOCK,
+            )  # fmt: skip
             assert config.max_concurrent_batches == mode.depth
         assert isinstance(scheduler, LadderScheduler)
         assert isinstance(scheduler, AsyncScheduler) == mode.asynchronous
         assert scheduler.use_v2_model_runner == mode.v2
         assert isinstance(scheduler, LengthAwareScheduler) == mode.length_aware
-        self.scheduler, self.mode, self.now = scheduler, mode, 0.0
+        self.config, self.scheduler, self.mode, self.now = config, scheduler, mode, 0.0
         if isinstance(scheduler, LengthAwareScheduler):
             scheduler.clock = lambda: self.now
             with pytest.MonkeyPatch.context() as patched:
@@ -182,14 +178,9 @@ class Engine:
         self.decoded: dict[str, int] = {}
 
     def add(
-        self,
-        name: str,
-        prompt: list[int],
-        count: int,
-        forced: str | None,
-        salt: str | None,
+        self, name: str, prompt: list[int], count: int, forced: str | None = None, salt: str | None = None,
         policy: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
         extra = {field: value for field, value in asked.items() if value is not None} or None
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, extra_args=extra)
@@ -199,16 +190,16 @@ class Engine:
     def enter(self, name: str, prompt: list[int], params: SamplingParams, salt: str | None = None, **more: Any) -> None:
         """Add a request as the engine client and the engine core do: placed by its prompt, then hashed."""
         placement = asked_placement(self.scheduler.ladder, params, len(prompt), salt)
-        request = Request(
-            name,
-            list(prompt),
-            placement.carried_by(params),
-            None,
-            cache_salt=placement.salt,
-            block_hasher=self.hasher,
-            **more,
-        )
-        self.scheduler.add_request(request)
+        more |= {"cache_salt": placement.salt, "block_hasher": self.hasher}
+        self.scheduler.add_request(Request(name, list(prompt), placement.carried_by(params), None, **more))
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def finish(self) -> None:
+        while self.scheduler.has_requests():
+            self.step()
 
     def step(self, throttle_prefills: bool = False) -> None:
         """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while the queue has room, then take a result."""

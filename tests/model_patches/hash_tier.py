@@ -1,7 +1,6 @@
 """vLLM's native offloading for the engine of ``hash_engine.py``: its own manager and both its sides, over a tier of keys."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
@@ -9,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import Offlo
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
-from tests.exactness.host_tier import LateTransfers
+from tests.exactness.host_tier import LateTransfers, offloading
 
 # What upstream rounds a chunk of the tier up to, in bytes.
 LEAST_CHUNK = 4096
@@ -42,29 +41,18 @@ class KeyTransfers(LateTransfers):
 
 @dataclass(frozen=True)
 class HashTier:
-    """A tier.
+    """A tier."""
 
-    Attributes:
-        chunks: Its size.
-        blocks_per_chunk: Blocks of the engine in a chunk.
-        lag: Steps for which a transfer is left undone.
-        prompt_only: Whether answers are not stored.
-    """
-
-    chunks: int
-    blocks_per_chunk: int
-    lag: int
-    prompt_only: bool
+    chunks: int  # Its size.
+    blocks_per_chunk: int  # Blocks of the engine in a chunk.
+    lag: int  # Steps for which a transfer is left undone.
+    prompt_only: bool  # Whether answers are not stored.
 
     def config(self) -> KVTransferConfig:
-        extra: dict[str, Any] = {
-            "spec_name": "HashSpec",
-            "spec_module_path": __name__,
-            "cpu_bytes_to_use": self.chunks * LEAST_CHUNK,
-            "blocks_per_chunk": self.blocks_per_chunk,
-            "offload_prompt_only": self.prompt_only,
-        }
-        return KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=extra)
+        return offloading(
+            spec_name="HashSpec", spec_module_path=__name__, cpu_bytes_to_use=self.chunks * LEAST_CHUNK,
+            blocks_per_chunk=self.blocks_per_chunk, offload_prompt_only=self.prompt_only,
+        )  # fmt: skip
 
     def transfers(
         self, config: VllmConfig, kv_cache_config: KVCacheConfig, slots: dict[tuple[int, int], int]

@@ -89,7 +89,5 @@ def test_a_table_that_ends_early() -> None:
     with set_current_vllm_config(VllmConfig()):
         model = nn.Sequential(RotaryEmbedding(HEAD, HEAD, 64, BASE, True, torch.float32))
     check_tables(model, 64)
-    with pytest.raises(
-        UnsupportedError, match=r"speculative_config\.model: 0 of Sequential has angles for 64 positions"
-    ):
+    with pytest.raises(UnsupportedError, match=r"speculative_config\.model: .* 64 positions"):
         check_tables(model, 65)

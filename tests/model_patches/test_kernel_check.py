@@ -42,10 +42,9 @@ def test_rotation(neox: bool) -> None:
     before = torch.randn(len(rows), 2 * 48, generator=torch.Generator().manual_seed(0))
     after = apply_rows(rows, before, None, 48, neox)[0]
     check_rotation(rows, before, after, 48, neox)
-    for wrong in (
-        before,
-        apply_rows(rows, before, None, 48, not neox)[0],
-        apply_rows(rows.flip(0), before, None, 48, neox)[0],
-    ):
+    other, moved = (apply_rows(*given)[0] for given in (
+        (rows, before, None, 48, not neox), (rows.flip(0), before, None, 48, neox),
+    ))  # fmt: skip
+    for wrong in (before, other, moved):
         with pytest.raises(UnsupportedError, match="apply_rows is off by"):
             check_rotation(rows, before, wrong, 48, neox)

@@ -13,7 +13,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.input_processor import InputProcessor
 
 from ropeswitch.factors.factor_set import FactorError, FactorLadder
-from ropeswitch.model_patches.switch.config.settings import PLACEMENT, RopeSettings, settings_of
+from ropeswitch.model_patches.switch.config.settings import PLACEMENT, POLICIES, RopeSettings, settings_of
 from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placing
 from ropeswitch.model_patches.switch.engine_args import checked_max_model_len, configure_from_key
@@ -21,9 +21,7 @@ from ropeswitch.model_patches.switch.placement import (
     EngineLadder,
     Placement,
     asked_placement,
-    asked_policy,
     carried_index,
-    named_set,
     place,
     placement_of,
     salt_of,
@@ -52,14 +50,8 @@ def upstream(self: Any, request_id: str, prompt: list[int], params: Any) -> Any:
     sampling = isinstance(params, SamplingParams)
     if sampling and params.max_tokens is None:
         params.max_tokens = 64 - len(prompt)
-    return SimpleNamespace(
-        request_id=request_id,
-        prompt_token_ids=prompt,
-        prompt_embeds=None,
-        cache_salt=None,
-        sampling_params=params if sampling else None,
-        pooling_params=None if sampling else params,
-    )
+    both = {"sampling_params": params if sampling else None, "pooling_params": None if sampling else params}
+    return SimpleNamespace(request_id=request_id, prompt_token_ids=prompt, prompt_embeds=None, cache_salt=None, **both)
 
 
 @given(st.integers(0, 64))
@@ -70,17 +62,11 @@ def test_the_first_set_that_is_long_enough(length: int) -> None:
 
 
 def test_beyond_the_ladder_and_unknown_names_are_errors() -> None:
-    with pytest.raises(FactorError, match="65 tokens is longer than the factor ladder's end, 64"):
+    with pytest.raises(FactorError, match="65 tokens"):
         place(ENGINE, 65)
-    with pytest.raises(FactorError, match="unknown factor set 'x'; this server has 's8', 's16', 's64'"):
+    with pytest.raises(FactorError, match="unknown factor set 'x'"):
         place(ENGINE, 3, forced="x")
     assert place(ENGINE, 65, forced="s8").index == 0
-
-
-@pytest.mark.parametrize("value", [1, ["s8"], {"a": 1}, True])
-def test_a_forced_set_is_a_name(value: object) -> None:
-    with pytest.raises(FactorError, match=r"vllm_xargs\.rope_factor_set"):
-        named_set(LADDER.names, value)
 
 
 def test_settings_survive_the_trip_to_a_worker() -> None:
@@ -92,7 +78,7 @@ def test_the_ladders_end_limits_the_model() -> None:
     assert checked_max_model_len(None, LADDER) == 64
     assert checked_max_model_len(-1, LADDER) == -1
     assert checked_max_model_len(30, LADDER) == 30
-    with pytest.raises(FactorError, match="--max-model-len: 65 exceeds 64, where the last factor set, 's64', ends"):
+    with pytest.raises(FactorError, match="--max-model-len: 65"):
         checked_max_model_len(65, LADDER)
 
 
@@ -137,33 +123,12 @@ def test_a_request_carries_its_placement(params: Any) -> None:
     carrying = made.carried_by(params)
     assert getattr(params, "extra_args", None) == ({"a": 1} if isinstance(params, SamplingParams) else None)
     sampling = isinstance(params, SamplingParams)
-    message = SimpleNamespace(
-        request_id="r",
-        sampling_params=carrying if sampling else None,
-        pooling_params=None if sampling else carrying,
-        cache_salt=made.salt,
-    )
+    both = {"sampling_params": carrying if sampling else None, "pooling_params": None if sampling else carrying}
+    message = SimpleNamespace(request_id="r", cache_salt=made.salt, **both)
     assert placement_of(message) == made and carried_index(message) == made.index
     message.sampling_params, message.pooling_params = (params, None) if sampling else (None, params)
     with pytest.raises(FactorError, match="request r: no factor set was chosen for it"):
         placement_of(message)
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ({"rope_ladder_policy": "longest"}, "rope_ladder_policy: 'longest' must be one of length, reserve"),
-        ({"rope_ladder_policy": 1}, "rope_ladder_policy: 1 must be one of length, reserve"),
-        ({"rope_ladder_policy": ["reserve"]}, "must be one of length, reserve"),
-        (
-            {"rope_ladder_policy": "length", "rope_factor_set": "s8"},
-            "'length' cannot be combined with vllm_xargs.rope_factor_set or MODEL@SET, which keep the request in one set",
-        ),
-    ],
-)
-def test_a_wrong_policy_is_an_error(extra: dict[str, Any], message: str) -> None:
-    with pytest.raises(FactorError, match=message):
-        asked_policy(SimpleNamespace(extra_args=extra))
 
 
 @pytest.mark.parametrize("default", ["length", "reserve"])
@@ -200,9 +165,9 @@ def test_a_request_without_an_output_limit_goes_by_length(
 @pytest.mark.parametrize(
     ("extra", "field"),
     [
-        ({"rope_factor_set": "nope"}, "rope_factor_set"),
-        ({"rope_ladder_policy": "nope"}, "rope_ladder_policy"),
-        ({"rope_ladder_policy": "reserve", "rope_factor_set": "s8"}, "rope_ladder_policy"),
+        *(({"rope_factor_set": value}, "rope_factor_set") for value in ("nope", 1, ["s8"], {"a": 1}, True)),
+        *(({"rope_ladder_policy": value}, "rope_ladder_policy") for value in ("nope", 1, ["reserve"])),
+        *(({"rope_ladder_policy": value, "rope_factor_set": "s8"}, "rope_ladder_policy") for value in POLICIES),
     ],
 )
 def test_plain_vllm_raises_its_validation_error(extra: dict[str, Any], field: str) -> None:
@@ -261,7 +226,5 @@ def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() ->
     # The decode side's own limit counts there.
     assert index(6, do_remote_prefill=True, rope_max_tokens=3) == 0
     for wrong in (0, -1, "3", 1.5, True):
-        with pytest.raises(
-            FactorError, match=r"kv_transfer_params.rope_max_tokens: .* must be a number of tokens above 0"
-        ):
+        with pytest.raises(FactorError, match=r"kv_transfer_params\.rope_max_tokens: "):
             index(6, do_remote_decode=True, rope_max_tokens=wrong)

@@ -105,8 +105,6 @@ def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
     )
     done = run_with(change, then)
     assert "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys: fingerprint" in done.stdout, done.stderr
-    assert "vLLM 0.32.0 only" in done.stdout
-    assert "`ropeswitch patches check` lists every difference" in done.stdout
     assert "untouched True" in done.stdout
 
 
@@ -132,9 +130,5 @@ def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
         "print('undone', name not in registry.applied())\n"
     )
     done = run_with("", then)
-    assert [line.split()[0] for line in done.stdout.splitlines() if line.endswith(" True")] == [
-        "once",
-        "wraps",
-        "applied",
-        "undone",
-    ], done.stderr
+    held = [line.split()[0] for line in done.stdout.splitlines() if line.endswith(" True")]
+    assert held == ["once", "wraps", "applied", "undone"], done.stderr

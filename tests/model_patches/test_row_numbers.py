@@ -106,9 +106,8 @@ def test_a_wrapper_that_gives_them_to_its_encoder_is_found() -> None:
     """Voxtral Realtime rotates sounds by the text's positions."""
     model = SimpleNamespace(config=SimpleNamespace(audio_config=SimpleNamespace(block_pool_size=2)))
     with pytest.raises(UnsupportedError, match="model: _expand_tensor reads positions outside a rotary module"):
-        VoxtralRealtimeGeneration.forward(
-            model, torch.zeros(COUNT), NUMBERS, inputs_embeds=torch.zeros(COUNT, 2 * WIDTH)
-        )
+        embeds = torch.zeros(COUNT, 2 * WIDTH)
+        VoxtralRealtimeGeneration.forward(model, torch.zeros(COUNT), NUMBERS, inputs_embeds=embeds)
 
 
 def test_attention_scaled_by_position_is_found() -> None:

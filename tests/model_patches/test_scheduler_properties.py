@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from vllm import SamplingParams
-from vllm.config import VllmConfig
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -16,12 +15,12 @@ from vllm.v1.request import Request, RequestStatus
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from ropeswitch.model_patches.switch.placement import place
+from tests.exactness.batches import full_but
 from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Mode, expected
+from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Start, expected
 from tests.model_patches.hash_tier import HashTier
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
-Configs = Callable[[Mode], VllmConfig]
 # A set's name and a ladder policy.
 ASKED = [(None, None)] * 6 + [(name, None) for name in LADDER.names] + [(None, "reserve")] * 3
 REQUESTS = st.lists(
@@ -74,7 +73,7 @@ def play(
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
+@pytest.mark.parametrize("mode", MODES)
 @given(
     requests=REQUESTS,
     blocks=st.integers(17, 40),
@@ -83,10 +82,10 @@ def play(
 )
 @settings(max_examples=examples(45), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_token_in_its_set(
-    configs: Configs, mode: Mode, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
+    start: Start, mode: str, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
     """Random arrivals, lengths, crossings, rejections, preemptions, aborts and cache resets, in every mode."""
-    engine = Engine(configs(mode), mode, blocks)
+    engine = start(mode, blocks)
 
     def before_step(now: int) -> None:
         if now == reset:
@@ -104,9 +103,7 @@ TIERS = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param(MODES[m], id=m, marks=() if m in ("v1", "v2-async") else pytest.mark.full) for m in MODES]
-)
+@pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), MODES))
 @given(
     requests=REQUESTS,
     blocks=st.integers(17, 40),
@@ -120,10 +117,10 @@ TIERS = st.builds(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_every_token_in_its_set_with_a_tier(
-    configs: Configs, mode: Mode, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
+    start: Start, mode: str, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
 ) -> None:
     """Blocks go to a tier, small or large, and come back, across arrivals, crossings, preemptions, aborts and resets."""
-    engine = Engine(configs(mode), mode, blocks, tier)
+    engine = start(mode, blocks, tier)
     scheduler = engine.scheduler
 
     def before_step(now: int) -> None:
@@ -138,30 +135,27 @@ def test_every_token_in_its_set_with_a_tier(
 
 
 @pytest.mark.parametrize("tier", [None, HashTier(500, 1, 2, False)], ids=["", "tier"])
-@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
-def test_what_runs_when_the_engine_is_paused_finishes(configs: Configs, mode: Mode, tier: HashTier | None) -> None:
+@pytest.mark.parametrize("mode", ["v1", "v2-async"])
+def test_what_runs_when_the_engine_is_paused_finishes(start: Start, mode: str, tier: HashTier | None) -> None:
     """Across two switches; what waits stays where it is."""
-    engine = Engine(configs(mode), mode, blocks=40, tier=tier)
-    engine.add("runs", [1] * 8, 20, None, None)
-    for _ in range(3):
-        engine.step()
+    engine = start(mode, 40, tier)
+    engine.add("runs", [1] * 8, 20)
+    engine.run(3)
     engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
-    engine.add("waits", [2] * 8, 3, None, None)
-    for _ in range(60):
-        engine.step()
-    assert engine.generated == {"runs": expected([1] * 8, 20, None), "waits": []}
+    engine.add("waits", [2] * 8, 3)
+    engine.run(60)
+    assert engine.generated == {"runs": expected([1] * 8, 20), "waits": []}
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
-    for _ in range(20):
-        engine.step()
-    assert engine.generated["waits"] == expected([2] * 8, 3, None)
+    engine.run(20)
+    assert engine.generated["waits"] == expected([2] * 8, 3)
 
 
-@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
-def test_requests_that_switch_together_keep_their_order(configs: Configs, mode: Mode) -> None:
-    engine = Engine(configs(mode), mode, blocks=40)
+@pytest.mark.parametrize("mode", ["v1", "v2-async"])
+def test_requests_that_switch_together_keep_their_order(start: Start, mode: str) -> None:
+    engine = start(mode, 40)
     names = ["first", "second", "third"]
     for number, name in enumerate(names):
-        engine.add(name, [1 + number] * 3, 12, None, None)
+        engine.add(name, [1 + number] * 3, 12)
     orders = []
     upstream = engine.forward
 
@@ -171,24 +165,23 @@ def test_requests_that_switch_together_keep_their_order(configs: Configs, mode: 
         return upstream(output)
 
     engine.forward = forward  # type: ignore[method-assign]
-    for _ in range(60):
-        engine.step()
+    engine.run(60)
     assert len(orders) > 1 and all(order == [name for name in names if name in order] for order in orders), orders
 
 
 SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]
 
 
-@pytest.mark.parametrize("mode", [MODES[name] for name in SESSION_MODES], ids=SESSION_MODES)
+@pytest.mark.parametrize("mode", SESSION_MODES)
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
-    configs: Configs, mode: Mode, turns: list[tuple[int, int]], blocks: int
+    start: Start, mode: str, turns: list[tuple[int, int]], blocks: int
 ) -> None:
     """Upstream keeps a session's keys while its prompt grows; across a limit they must be made again."""
-    engine = Engine(configs(mode), mode, blocks)
+    engine = start(mode, blocks)
     engine.generated["s"] = []
     for turn, (length, count) in enumerate(turns):
         params = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
@@ -201,14 +194,13 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
                 break
         session = engine.scheduler.requests["s"]
         before = list(session.all_token_ids)[: session.num_tokens - count]
-        assert engine.generated["s"] == expected(before, count, None)
+        assert engine.generated["s"] == expected(before, count)
         # Others find no key of the session's in the prefix cache that is not what it says.
         for probe in range(1, len(before) + 1, 5):
-            engine.add(f"probe {turn} {probe}", before[:probe], 1, None, None)
-        for _ in range(50):
-            engine.step()
+            engine.add(f"probe {turn} {probe}", before[:probe], 1)
+        engine.run(50)
         for probe in range(1, len(before) + 1, 5):
-            assert engine.generated[f"probe {turn} {probe}"] == expected(before[:probe], 1, None)
+            assert engine.generated[f"probe {turn} {probe}"] == expected(before[:probe], 1)
     engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
     engine.step()
     engine.step()
@@ -216,17 +208,16 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
-@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
-def test_a_session_whose_next_chunk_reserves_less_stays_in_its_set(configs: Configs, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", ["v1", "v2-async"])
+def test_a_session_whose_next_chunk_reserves_less_stays_in_its_set(start: Start, mode: str) -> None:
     """Moving down would recompute the session."""
-    engine = Engine(configs(mode), mode, blocks=40)
+    engine = start(mode, 40)
     engine.generated["s"] = []
     reserve = {"rope_ladder_policy": "reserve"}
     stops = list(range(VOCABULARY))
     first = SamplingParams(temperature=0.0, max_tokens=20, stop_token_ids=stops, extra_args=reserve)
     engine.enter("s", [1] * 3, first, resumable=True)
-    for _ in range(6):
-        engine.step()
+    engine.run(6)
     session = engine.scheduler.requests["s"]
     assert len(engine.generated["s"]) == 1 and session.num_computed_tokens
     before = engine.scheduler.placements["s"]
@@ -237,9 +228,9 @@ def test_a_session_whose_next_chunk_reserves_less_stays_in_its_set(configs: Conf
     assert session.num_computed_tokens and session.cache_salt == before.salt
 
 
-def test_a_message_of_vllms_own_about_a_rejected_request_ends_no_engine(configs: Configs) -> None:
+def test_a_message_of_vllms_own_about_a_rejected_request_ends_no_engine(start: Start) -> None:
     """``AsyncLLM.notify_kv_transfer_request_rejected`` makes a request that no input processor has placed."""
-    engine = Engine(configs(MODES["v1"]), MODES["v1"], blocks=10)
+    engine = start("v1", 10)
     transfer = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_prefill": True}})
     request = Request("r", [0], transfer, None, block_hasher=engine.hasher, abort_immediately=True)
     engine.scheduler.add_request(request)
@@ -251,29 +242,25 @@ def test_a_message_of_vllms_own_about_a_rejected_request_ends_no_engine(configs:
         engine.scheduler.add_request(unplaced)
 
 
-def test_a_request_that_came_placed_too_low_runs_in_the_set_of_its_length(configs: Configs) -> None:
-    mode = MODES["v1"]
-    engine, prompt = Engine(configs(mode), mode, blocks=40), [1 + i % (VOCABULARY - 1) for i in range(12)]
+def test_a_request_that_came_placed_too_low_runs_in_the_set_of_its_length(start: Start) -> None:
+    engine, prompt = start("v1", 40), [1 + i % (VOCABULARY - 1) for i in range(12)]
     low = place(engine.scheduler.ladder, 1)
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     engine.generated["r"] = []
     request = Request("r", prompt, low.carried_by(params), None, cache_salt=low.salt, block_hasher=engine.hasher)
     engine.scheduler.add_request(request)
     assert engine.scheduler.placements["r"].index > low.index
-    for _ in range(10):
-        engine.step()
-    assert engine.generated["r"] == expected(prompt, 3, None)
+    engine.run(10)
+    assert engine.generated["r"] == expected(prompt, 3)
 
 
-def test_a_session_that_outgrows_the_ladder_ends_no_engine(configs: Configs) -> None:
-    mode = MODES["v1"]
-    engine = Engine(configs(mode), mode, blocks=60)
+def test_a_session_that_outgrows_the_ladder_ends_no_engine(start: Start) -> None:
+    engine = start("v1")
     engine.generated["s"] = []
     longest = engine.scheduler.ladder.sets.max_length
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     engine.enter("s", [1] * (longest - 2), params, resumable=True)
-    for _ in range(12):
-        engine.step()
+    engine.run(12)
     engine.enter("s", [1] * 5, params, resumable=True)
     assert engine.scheduler.requests["s"].num_tokens > longest
     assert engine.scheduler.placements["s"].name == LADDER.names[-1]

@@ -119,9 +119,7 @@ def test_layers_that_cannot_be_told_apart() -> None:
     with pytest.raises(UnsupportedError, match="only some layers have it"):
         bound(replace(ROTATION, axes=(0,) * 8), LOCAL)
     settings = RopeSettings(LADDER, THETA)
-    with pytest.raises(
-        UnsupportedError, match=r"a layer asks for rope_theta 500.0, but the ladder is on a base of 10000"
-    ):
+    with pytest.raises(UnsupportedError, match=r"rope_theta 500\.0"):
         rotation_of(ROTARY, ROTARY, {"rope_theta": 500.0, "ropeswitch": "ladder"}, settings, multimodal=False)
     # As Bailing V3's layers do, whatever the config says.
     rope = {"rope_theta": THETA, "ropeswitch": "ladder", "rope_type": "bailing_mrope", "mrope_section": [3, 3, 2]}

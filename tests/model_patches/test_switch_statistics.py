@@ -1,14 +1,12 @@
 """The first output after a switch of factor sets tells how much of the sequence was computed again."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from vllm.config import VllmConfig
 from vllm.v1.metrics.stats import PrefillStats
 
 from tests.exactness.engines import preemptions
-from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 NAMES = ("v1", "v2-async", "v2-async-pipeline", "v1-async-ngram", "v1-upstream-order")
@@ -30,16 +28,15 @@ def reported(engine: Engine, names: list[str]) -> dict[str, list[PrefillStats]]:
         return outputs
 
     engine.scheduler.update_from_output = update  # type: ignore[method-assign]
-    for _ in range(300):
-        engine.step()
+    engine.run(300)
     assert all(len(engine.generated[name]) == GENERATED for name in names)
     return found
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_switch_tells_what_it_computes_again(configs: Callable[[Mode], VllmConfig], name: str) -> None:
-    engine = Engine(configs(MODES[name]), MODES[name], blocks=40)
-    engine.add("stream", [1] * PROMPT, GENERATED, None, None)
+def test_every_switch_tells_what_it_computes_again(start: Start, name: str) -> None:
+    engine = start(name, 40)
+    engine.add("stream", [1] * PROMPT, GENERATED)
     engine.add("forced", [2] * PROMPT, GENERATED, LADDER.names[-1], None)
     found = reported(engine, ["stream", "forced"])
     assert [each.num_prompt_tokens for each in found["forced"]] == [PROMPT]
@@ -55,13 +52,13 @@ def test_every_switch_tells_what_it_computes_again(configs: Callable[[Mode], Vll
 
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
-def test_a_cache_so_small_that_requests_are_preempted(configs: Callable[[Mode], VllmConfig], name: str) -> None:
+def test_a_cache_so_small_that_requests_are_preempted(start: Start, name: str) -> None:
     """A preemption is no switch; one during which a stream's last token takes it past its set is reported as any other."""
-    engine = Engine(configs(MODES[name]), MODES[name], blocks=19)
+    engine = start(name, 19)
     names = ["a", "b", "c"]
     preempted = preemptions(engine.scheduler)
     for number, each in enumerate(names):
-        engine.add(each, [1 + number] * PROMPT, GENERATED, None, None)
+        engine.add(each, [1 + number] * PROMPT, GENERATED)
     found = reported(engine, names)
     assert len(preempted) > len(names) * len(ENDS), "nothing was preempted but by switches"
     for each in names:

@@ -112,15 +112,12 @@ def test_layers_share_their_module() -> None:
 def test_a_module_that_does_not_rotate_as_its_config_says_is_refused(theta: float, rope: dict[str, Any]) -> None:
     model = model_of("Llama", **rope)
     model.config.rope_parameters = {"rope_type": "default", "rope_theta": theta}
-    message = rf"model: rotary_emb \(LlamaRotaryEmbedding\) does not return cos and sin .* rope_theta {theta:g}"
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=rf"LlamaRotaryEmbedding.* rope_theta {theta:g}"):
         replace(model, theta=theta)
 
 
 def test_other_factors_than_the_model_has_are_refused() -> None:
-    with pytest.raises(
-        UnsupportedError, match="factors: each set has 8 factors, but a layer rotates 32 values per head"
-    ):
+    with pytest.raises(UnsupportedError, match=r"8 factors, .* 32 values per head"):
         replace(model_of("Llama"), HEAD // 2)
 
 

@@ -12,112 +12,124 @@ from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_engine, check_features, check_model
+from tests.model_patches.test_latent_attention import ladder as latent_ladder
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
 MODEL: dict[str, Any] = {"rope_theta": 10000.0, "hidden_size": 32, "num_attention_heads": 2}
+# Latent attention.
+LATENT: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"], "rope_theta": 10000.0, "hidden_size": 128, "num_attention_heads": 4,
+    "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 32,
+}  # fmt: skip
+YARN = {
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0,
+}  # fmt: skip
 ARGS = {
     "speculative_config": None, "kv_transfer_config": None, "kv_offloading_size": None,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+# A config, its ladder, and the field that is refused, with as much of the reason as tells it from others.
+MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
+    *((MODEL | change, LADDER, message) for change, message in (
         ({"rope_parameters": {"rope_theta": 1e4, "rope_type": "xdrope"}}, "rope_parameters.rope_type: 'xdrope'"),
-        ({"index_topk": 512}, "index_topk: 512: the indexer of sparse attention"),
-        ({"indexer_budget": 512}, "indexer_budget: 512: the indexer of sparse attention"),
-        ({"sparse_attention_config": {"sparse_topk_blocks": 16}}, "sparse_attention_config: the indexer"),
-        ({"model_type": "mimo_v2_flash"}, "swa_rope_theta: 10000.0 equals rope_theta"),
+        ({"index_topk": 512}, "index_topk: 512"),
+        ({"indexer_budget": 512}, "indexer_budget: 512"),
+        ({"sparse_attention_config": {"sparse_topk_blocks": 16}}, "sparse_attention_config: "),
+        ({"model_type": "mimo_v2_flash"}, "swa_rope_theta: 10000.0"),
         ({"layer_rope_theta": [1e4, 0, 5e5]}, r"layer_rope_theta: .*500000"),
-        ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0 equals rope_theta"),
+        ({"swa_rope_theta": 1e4}, "swa_rope_theta: 10000.0"),
         ({"xdrope_section": [1, 2, 3, 2]}, "mrope_section"),
-        (
-            {"rope_parameters": {"rope_theta": 1e4, "mrope_section": [4, 2, 3]}},
-            r"mrope_section: \[4, 2, 3\] must be three sizes that add up to 8 rotated pairs",
-        ),
+        ({"rope_parameters": {"rope_theta": 1e4, "mrope_section": [4, 2, 3]}}, r"mrope_section: \[4, 2, 3\]"),
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
-        ({"rope_theta": float("inf")}, "rope_theta: inf must be a finite number"),
-        ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x' must be a number"),
+        ({"rope_theta": float("inf")}, "rope_theta: inf"),
+        ({"rope_theta": None}, "rope_theta: missing"),
+        ({"rope_theta": -1.0}, "rope_theta: -1.0"),
+        ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x'"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
         ({"rope_parameters": {"rope_theta": 1e4, "use_fope": True}}, "rope_parameters.use_fope"),
         ({"rope_parameters": {"rope_theta": 1e4, "fope_sep_head": True}}, "rope_parameters.fope_sep_head"),
-        ({"rope_theta": None}, "rope_theta: missing"),
-        ({"rope_theta": -1.0}, "rope_theta: -1.0 must be"),
-        ({"head_dim": 64}, "each set has 8 factors, but the model rotates 64 of its head's values and needs 32"),
-        ({"partial_rotary_factor": 0.5}, "needs 4"),
-        (
-            {"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
-            "entries for sliding_attention, chunked_attention; the ladder needs one for 'full_attention'",
-        ),
-    ],
-)
-def test_models(change: dict[str, Any], message: str) -> None:
-    assert check_model(MODEL, LADDER) == 10000.0
+        ({"head_dim": 64}, "8 factors, .* needs 32"),
+        ({"partial_rotary_factor": 0.5}, "8 factors, .* needs 4"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
+         "sliding_attention, chunked_attention"),
+    )),
+    *((LATENT | change, sets, message) for change, sets, message in (
+        ({"index_topk": 2048}, latent_ladder(), "index_topk: 2048"),
+        ({"rope_interleave": False}, latent_ladder(), "rope_interleave: false"),
+        ({"llama_4_scaling": {"beta": 0.1}}, latent_ladder(), "llama_4_scaling: "),
+        # The head's values that do not rotate need no factors.
+        ({}, latent_ladder(16), "16 factors, but the model rotates 64 .* needs 32"),
+        ({}, latent_ladder(48), "48 factors, but the model rotates 64"),
+        ({"rope_scaling": YARN}, latent_ladder(), r"sets\[0\].softmax_scale: missing"),
+        ({"rope_scaling": YARN}, latent_ladder(32, 1.3, None), r"sets\[1\].softmax_scale: missing"),
+        ({"kv_lora_rank": None}, latent_ladder(32, 1.3), r"sets\[0\].softmax_scale: 1.3"),
+        # YaRN parameters that do not have one meaning.
+        *(({"rope_scaling": YARN | change}, latent_ladder(32, 1.3), f"rope_scaling.{field}: 1.0") for change, field in (
+            ({"mscale": None}, "mscale_all_dim"), ({"mscale_all_dim": 0}, "mscale"),
+            ({"attention_factor": 1.0}, "attention_factor"), ({"rope_type": "linear"}, "mscale_all_dim"),
+        )),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "sets", "message"), MODELS, ids=[message for *_, message in MODELS])
+def test_a_model_that_no_ladder_rotates(model: dict[str, Any], sets: FactorLadder, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_model(MODEL | change, LADDER)
+        check_model(model, sets)
+
+
+def test_models_that_ladders_rotate() -> None:
+    assert check_model(MODEL, LADDER) == 10000.0
+    for architectures in (["DeepseekV3ForCausalLM"], ["NewForCausalLM"], None):
+        assert check_model(LATENT | {"architectures": architectures}, latent_ladder()) == 10000.0
+    check_model(LATENT | {"rope_scaling": YARN}, latent_ladder(32, 1.3, 1.0))
 
 
 def test_a_front_end_that_places_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     check_features(SimpleNamespace(**ARGS))
     monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    with pytest.raises(UnsupportedError, match="VLLM_USE_RUST_FRONTEND: this front end"):
+    with pytest.raises(UnsupportedError, match="VLLM_USE_RUST_FRONTEND: "):
         check_features(SimpleNamespace(**ARGS))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        (
-            {"speculative_config": {"method": "extract_hidden_states"}},
-            "speculative_config.method: 'extract_hidden_states' drafts nothing",
-        ),
-        (
-            {"speculative_config": {"method": "eagle", "model": "x", "rejection_sample_method": "synthetic"}},
-            "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random",
-        ),
-        ({"kv_offloading_size": -0.5}, "kv_offloading_size: -0.5"),
-        ({"hf_overrides": "["}, r"hf_overrides: '\[' must be a JSON object"),
-        ({"speculative_config": 3}, "speculative_config: 3 must be a JSON object"),
-        ({"additional_config": 3}, "additional_config: 3 must be a JSON object"),
+        ({"speculative_config": {"method": "extract_hidden_states"}}, "speculative_config.method"),
+        ({"speculative_config": {"method": "eagle", "model": "x", "rejection_sample_method": "synthetic"}},
+         "speculative_config.rejection_sample_method"),
+        ({"kv_offloading_size": -0.5}, "kv_offloading_size"),
+        ({"hf_overrides": "["}, "hf_overrides"),
+        ({"speculative_config": 3}, "speculative_config"),
+        ({"additional_config": 3}, "additional_config"),
     ],
-)
-def test_features(change: dict[str, Any], message: str) -> None:
-    check_features(SimpleNamespace(**ARGS))
-    for drafts in ({"method": "ngram"}, {"model": "draft"}, {"method": "eagle", "model": "x"}):
+)  # fmt: skip
+def test_features(change: dict[str, Any], field: str) -> None:
+    for drafts in (None, {"method": "ngram"}, {"model": "draft"}, {"method": "eagle", "model": "x"}):
         check_features(SimpleNamespace(**(ARGS | {"speculative_config": drafts})))
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=f"{field}: "):
         check_features(SimpleNamespace(**(ARGS | change)))
 
 
 def engine(**changes: Any) -> SimpleNamespace:
     """A resolved engine config; a change is named by its dotted path with ``__`` for the dots."""
+    parallel = {
+        "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, "enable_elastic_ep": False,
+        "use_ubatching": False, "cp_kv_cache_interleave_size": 16,
+    }  # fmt: skip
+    model = {
+        "use_mla": False, "using_transformers_backend": lambda: False, "is_multimodal_model": False,
+        "is_encoder_decoder": False, "architectures": ["Some"], "hf_text_config": SimpleNamespace(),
+    }  # fmt: skip
+    cache = {"sliding_window": None, "cache_dtype": "auto", "block_size": 16, "enable_prefix_caching": False}
     config = SimpleNamespace(
-        additional_config={KEY: RopeSettings(LADDER, 1e4).to_json()},
-        speculative_config=None,
-        use_v2_model_runner=False,
-        scheduler_config=SimpleNamespace(async_scheduling=False),
-        parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
-            enable_elastic_ep=False,
-            use_ubatching=False,
-            cp_kv_cache_interleave_size=16,
-        ),
-        model_config=SimpleNamespace(
-            use_mla=False,
-            using_transformers_backend=lambda: False,
-            is_multimodal_model=False,
-            is_encoder_decoder=False,
-            architectures=["Some"],
-            hf_text_config=SimpleNamespace(),
-        ),
-        kv_transfer_config=None,
-        cache_config=SimpleNamespace(
-            sliding_window=None, cache_dtype="auto", block_size=16, enable_prefix_caching=False
-        ),
-        device_config=SimpleNamespace(device_type="cpu"),
-    )
+        additional_config={KEY: RopeSettings(LADDER, 1e4).to_json()}, speculative_config=None, kv_transfer_config=None,
+        use_v2_model_runner=False, scheduler_config=SimpleNamespace(async_scheduling=False),
+        device_config=SimpleNamespace(device_type="cpu"), parallel_config=SimpleNamespace(**parallel),
+        model_config=SimpleNamespace(**model), cache_config=SimpleNamespace(**cache),
+    )  # fmt: skip
     for path, value in changes.items():
         *owners, name = path.split("__")
         owner = config
@@ -128,39 +140,27 @@ def engine(**changes: Any) -> SimpleNamespace:
 
 
 SPLIT = {"parallel_config__decode_context_parallel_size": 2}
+DEEPSEEK = {"model_config__use_mla": True, "model_config__architectures": ["DeepseekV3ForCausalLM"]}
+SYNTHETIC = SimpleNamespace(method="eagle3", rejection_sample_method="synthetic")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"additional_config": {}}, "additional_config: has no ropeswitch settings"),
-        (
-            {"speculative_config": SimpleNamespace(method="eagle3", rejection_sample_method="synthetic")},
-            "speculative_config.rejection_sample_method: 'synthetic'",
-        ),
-        (
-            SPLIT | {"cache_config__sliding_window": 48},
-            "decode_context_parallel_size: 2: the model's sliding window of 48",
-        ),
+        ({"additional_config": {}}, "additional_config: "),
+        ({"speculative_config": SYNTHETIC}, "speculative_config.rejection_sample_method: 'synthetic'"),
+        (SPLIT | {"cache_config__sliding_window": 48}, "decode_context_parallel_size: 2: .* window of 48"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),
-        ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: dual batch overlap"),
-        (
-            {
-                "model_config__use_mla": True,
-                "model_config__architectures": ["DeepseekV3ForCausalLM"],
-                "model_config__using_transformers_backend": lambda: True,
-            },
-            "model_impl: 'transformers': latent attention",
-        ),
-        ({"model_config__is_encoder_decoder": True}, "has an encoder and a decoder"),
+        ({"parallel_config__use_ubatching": True}, "enable_dbo, ubatch_size: "),
+        (DEEPSEEK | {"model_config__using_transformers_backend": lambda: True}, "model_impl: 'transformers'"),
+        ({"model_config__is_encoder_decoder": True}, "encoder"),
         ({"kv_transfer_config": KVTransferConfig()}, "kv_transfer_config.kv_connector: None"),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
-    check_engine(engine())
-    check_engine(engine(**SPLIT))
-    check_engine(engine(model_config__use_mla=True, model_config__architectures=["DeepseekV3ForCausalLM"]))
+    for allowed in ({}, SPLIT, DEEPSEEK):
+        check_engine(engine(**allowed))
     with pytest.raises(UnsupportedError, match=message):
         check_engine(engine(**change))
 
@@ -168,33 +168,35 @@ def test_resolved_engines(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (SPLIT | {"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
-        (SPLIT | {"model_config__use_mla": True}, "decode_context_parallel_size: 2: vLLM's latent attention on CPUs"),
-        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3 must divide"),
-        (SPLIT | {"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0 must divide"),
+        ({"cache_config__cache_dtype": "fp8"}, "kv_cache_dtype: 'fp8'"),
+        ({"model_config__use_mla": True}, "decode_context_parallel_size: 2: .*latent attention"),
+        ({"parallel_config__cp_kv_cache_interleave_size": 3}, "cp_kv_cache_interleave_size: 3"),
+        ({"parallel_config__cp_kv_cache_interleave_size": 0}, "cp_kv_cache_interleave_size: 0"),
     ],
 )
 def test_sequences_split_over_ranks_on_cpus(change: dict[str, Any], message: str) -> None:
     """The part ``cpu`` checks what its own attention needs, in every process of the engine."""
     parts.call("prepare", ["cpu"], engine(**SPLIT))
     with pytest.raises(UnsupportedError, match=message):
-        parts.call("prepare", ["cpu"], engine(**change))
+        parts.call("prepare", ["cpu"], engine(**SPLIT | change))
 
 
 def test_mamba_2_on_cpus() -> None:
     """Stock vLLM starts, and dies with an IndexError at the first request."""
-    config = engine(cache_config__enable_prefix_caching=True, model_config__hf_text_config=SimpleNamespace(x=1))
-    config.model_config.is_hybrid = True
-    parts.call("prepare", ["cpu"], config)
-    config.model_config.hf_text_config.mamba_n_heads = 4
-    with pytest.raises(UnsupportedError, match=r"enable_prefix_caching: True: .*--no-enable-prefix-caching"):
+
+    def prepare(hybrid: bool = True, caching: bool = True, **layers: int) -> None:
+        config = engine(
+            cache_config__enable_prefix_caching=caching, model_config__hf_text_config=SimpleNamespace(**layers)
+        )
+        config.model_config.is_hybrid = hybrid
         parts.call("prepare", ["cpu"], config)
+
+    prepare()
+    with pytest.raises(UnsupportedError, match="enable_prefix_caching: True: "):
+        prepare(mamba_n_heads=4)
     # Cosmos3-Edge has Nemotron-H's config, without its Mamba-2 layers.
-    config.model_config.is_hybrid = False
-    parts.call("prepare", ["cpu"], config)
-    config.model_config.is_hybrid = True
-    config.cache_config.enable_prefix_caching = False
-    parts.call("prepare", ["cpu"], config)
+    prepare(hybrid=False, mamba_n_heads=4)
+    prepare(caching=False, mamba_n_heads=4)
 
 
 HOST_TIER = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both")

@@ -23,17 +23,12 @@ TYPES = {"mm_token_type_ids", "token_type_ids"}
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as it is written.
+    """A prompt as it is written."""
 
-    Attributes:
-        parts: In order: a number of characters of text, or the size of an image, ``(columns, rows)`` in units.
-        seed: Of the text and the pixels.
-        video: Seconds between a video's frames, which comes before the text; None for no video.
-    """
-
+    # In order: a number of characters of text, or the size of an image, ``(columns, rows)`` in units.
     parts: tuple[int | tuple[int, int], ...]
-    seed: int = 0
-    video: float | None = None
+    seed: int = 0  # Of the text and the pixels.
+    video: float | None = None  # Seconds between a video's frames, which comes before the text; None for no video.
 
     def text(self, image: str, video: str) -> str:
         """As it is written, with what stands for each image and video."""
@@ -65,15 +60,11 @@ class Prompt:
 
 @dataclass
 class MediaReference(Reference):
-    """A model that gets a prompt's media beside its tokens.
+    """A model that gets a prompt's media beside its tokens."""
 
-    Attributes:
-        media: What the processor made of the prompt, without its tokens.
-        after_time: Whether text goes on after the last position of a video on any axis, as in Qwen's own code and vLLM;
-            transformers 5.19 goes on after its height and width.
-    """
-
-    media: dict[str, Any] = field(default_factory=dict)
+    media: dict[str, Any] = field(default_factory=dict)  # What the processor made of the prompt, without its tokens.
+    # Whether text goes on after the last position of a video on any axis, as in Qwen's own code and vLLM;
+    # transformers 5.19 goes on after its height and width.
     after_time: bool = False
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
@@ -102,19 +93,12 @@ class MediaReference(Reference):
 
 @dataclass(frozen=True)
 class Media:
-    """The prompts of one checkpoint.
+    """The prompts of one checkpoint."""
 
-    Attributes:
-        folder: Of the checkpoint.
-        reference: Its text model's, one for each set.
-        processor: What its family makes of media.
-        after_time: See :class:`MediaReference`.
-    """
-
-    folder: Path
-    reference: StaticReference
-    processor: Processor
-    after_time: bool = False
+    folder: Path  # Of the checkpoint.
+    reference: StaticReference  # Its text model's, one for each set.
+    processor: Processor  # What its family makes of media.
+    after_time: bool = False  # See :class:`MediaReference`.
     _known: dict[Prompt, tuple[list[int], StaticReference]] = field(default_factory=dict)
 
     def text(self, prompt: Prompt) -> str:

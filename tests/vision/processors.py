@@ -15,23 +15,15 @@ NEWLINES = tuple("\n" * count for count in range(1, 5))
 
 @dataclass(frozen=True)
 class Processor:
-    """What a family makes of media.
+    """What a family makes of media."""
 
-    Attributes:
-        make: Makes its processor.
-        side: Pixels of the side of a picture's unit, which is a token, or a tile of several.
-        tokens: How many tokens a picture of ``columns`` by ``rows`` units takes, with those around it.
-        image: What stands for a picture in the text of a prompt.
-        video: What stands for a video.
-        metadata: Whether vLLM takes a video's metadata.
-    """
-
-    make: Callable[[], Any]
-    side: int
+    make: Callable[[], Any]  # Makes its processor.
+    side: int  # Pixels of the side of a picture's unit, which is a token, or a tile of several.
+    # How many tokens a picture of ``columns`` by ``rows`` units takes, with those around it.
     tokens: Callable[[int, int], int]
-    image: str = "<|image_pad|>"
-    video: str = ""
-    metadata: bool = False
+    image: str = "<|image_pad|>"  # What stands for a picture in the text of a prompt.
+    video: str = ""  # What stands for a video.
+    metadata: bool = False  # Whether vLLM takes a video's metadata.
 
 
 def qwen(name: str, patch_size: int) -> Processor:

@@ -3,17 +3,14 @@
 Llama 4 is not among them: stock vLLM's CPU build fails on its first image, in the product of its patches with their weights.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
+from tests.exactness.batches import Start, full_but
 from tests.vision.media import Prompt
 from tests.vision.processors import PROCESSORS, Processor
 from tests.vision.test_media import check, serving
-
-Start = Callable[..., LLM]
 
 
 def prompt_of(length: int, processor: Processor, *parts: int | tuple[int, int]) -> Prompt:
@@ -43,9 +40,7 @@ def cases_of(processor: Processor) -> list[tuple[Prompt, int]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["mistral3", *(pytest.param(name, marks=pytest.mark.full) for name in ("llava", "gemma3", "internvl"))]
-)
+@pytest.mark.parametrize("name", full_but(["mistral3"], ["mistral3", "llava", "gemma3", "internvl"]))
 def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str) -> None:
     llm, media = serving(start, tmp_path, name)
     cases = cases_of(PROCESSORS[name])

@@ -1,6 +1,5 @@
 """Images and videos for models with M-RoPE: tokens and log-probabilities equal Hugging Face with static YaRN."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +8,13 @@ from vllm import LLM
 from vllm.exceptions import VLLMValidationError
 
 from tests.exactness.auto_cases import AUTO, CHUNKED
+from tests.exactness.batches import Start, full_but
 from tests.exactness.engines import first_choice, greedy
 from tests.exactness.static_reference import StaticReference
 from tests.vision.families import FAMILIES
 from tests.vision.media import Media, MediaReference, Prompt
 from tests.vision.processors import PROCESSORS
 
-Start = Callable[..., LLM]
 # Prompts and the tokens after them. An image takes two tokens beside its own; sets end at 64, 128, 256 and 512.
 CASES = [
     (Prompt((10, (4, 3), 9)), 12),
@@ -57,10 +56,7 @@ def check(llm: LLM, media: Media, cases: list[tuple[Prompt, int]] = CASES) -> li
     return [output.num_cached_tokens for output in outputs]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["qwen2.5-vl", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen2-vl", "qwen3-vl", "glm-4.1v"))],
-)
+@pytest.mark.parametrize("name", full_but(["qwen2.5-vl"], ["qwen2.5-vl", "qwen2-vl", "qwen3-vl", "glm-4.1v"]))
 def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str) -> None:
     llm, media = serving(start, tmp_path, name)
     # GLM-4.1V's videos have an image's tokens, and transformers 5.19 takes no prompt with both.

@@ -1,16 +1,13 @@
 """Images and videos in other modes: compiled, in short chunks, preempted, without a prefix cache, on two ranks."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
-from tests.exactness.engines import preemptions
-from tests.exactness.test_modes import scheduler_of
+from tests.exactness.batches import SMALL, Start
+from tests.exactness.engines import preemptions, scheduler_of
 from tests.vision.test_media import CASES, check, serving
 
-Start = Callable[..., LLM]
 pytestmark = pytest.mark.full
 # Without the prompts that are longer than what the small cache holds.
 OUTPUT = 100
@@ -26,9 +23,7 @@ def test_without_a_prefix_cache(start: Start, tmp_path: Path) -> None:
 
 
 def test_preemption(start: Start, tmp_path: Path) -> None:
-    # Room for 17 blocks of 32 tokens: layers, keys and values, heads, values per head, bytes.
-    changes = {"kv_cache_memory_bytes": 17 * 32 * 2 * 2 * 2 * 32 * 4, "max_model_len": 480}
-    llm, media = serving(start, tmp_path, "qwen2.5-vl", **changes)
+    llm, media = serving(start, tmp_path, "qwen2.5-vl", **SMALL)
     preempted = preemptions(scheduler_of(llm))
     check(llm, media, SHORT * 2)
     lengths = [len(media.expected(prompt)[0]) for prompt, _ in SHORT * 2]

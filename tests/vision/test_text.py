@@ -1,16 +1,14 @@
 """Requests of text alone to models with a vision encoder equal Hugging Face with static YaRN."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from vllm import LLM
 
 from tests.exactness.auto_cases import CHUNKED, check_twice
+from tests.exactness.batches import Start
 from tests.exactness.static_reference import StaticReference
 from tests.vision.families import FAMILIES
 
-Start = Callable[..., LLM]
 NO_MEDIA = {"limit_mm_per_prompt": {"image": 0, "video": 0}}
 
 

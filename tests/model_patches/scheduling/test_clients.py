@@ -4,16 +4,8 @@ from collections import Counter
 
 import pytest
 
-from ropeswitch.deploy.plan.gpus import load
-from tests.simulated import Arrival, Builder, Record, Simulation, Step, StepCosts
-
-COSTS = StepCosts(load()["A100-80GB"], 16)
-TARGET = 0.05
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(COSTS, tmp_path_factory.mktemp("model"))
+from tests.model_patches.scheduling.conftest import TARGET
+from tests.simulated import Arrival, Builder, Record, Simulation, Step
 
 
 class Watched:

@@ -1,12 +1,11 @@
 """The next set's keys in the background: the switch finds them, nothing else is disturbed, and nothing is left behind."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from vllm.config import VllmConfig
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.metrics.stats import PrefixCacheStats
@@ -14,11 +13,11 @@ from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
-from tests.model_patches.hash_engine import BLOCK, DRAFTS, MODES, Engine, Mode, expected
+from tests.model_patches.hash_engine import BLOCK, DRAFTS, Engine, expected
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
-Configs = Callable[[Mode], VllmConfig]
 PROMPT = [1, 2, 3, 4]
+Start = Callable[..., "Watched"]
 
 
 class Watched(Engine):
@@ -46,12 +45,16 @@ class Watched(Engine):
         return 0 if next_set is None else next_set.tokens
 
 
-def test_a_switch_computes_only_the_last_tokens(configs: Configs) -> None:
-    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("stream", PROMPT, 45, None, None)
-    for _ in range(120):
-        engine.step()
-    assert engine.generated["stream"] == expected(PROMPT, 45, None)
+@pytest.fixture
+def watched(start: Start) -> Start:
+    return partial(start, kind=Watched)
+
+
+def test_a_switch_computes_only_the_last_tokens(watched: Start) -> None:
+    engine = watched("v1")
+    engine.add("stream", PROMPT, 45)
+    engine.run(120)
+    assert engine.generated["stream"] == expected(PROMPT, 45)
     # From 10 to 11 tokens, to 22 and to 34; the first comes too soon after the start to be prepared.
     assert len(engine.switches) == 3 and all(count <= 2 * BLOCK for count in engine.switches[1:]), engine.switches
     assert engine.ahead > 20
@@ -59,9 +62,9 @@ def test_a_switch_computes_only_the_last_tokens(configs: Configs) -> None:
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
-def test_no_step_is_much_longer_for_it(configs: Configs) -> None:
-    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("stream", PROMPT, 45, None, None)
+def test_no_step_is_much_longer_for_it(watched: Start) -> None:
+    engine = watched("v1")
+    engine.add("stream", PROMPT, 45)
     ends = []
     for _ in range(60):
         engine.step()
@@ -74,35 +77,33 @@ def test_no_step_is_much_longer_for_it(configs: Configs) -> None:
 
 @pytest.mark.parametrize("name", ["v1", "v2-async", "v2-async-pipeline"])
 @pytest.mark.parametrize("after", range(2, 40, 3))
-def test_it_ends_with_its_stream(configs: Configs, name: str, after: int) -> None:
-    engine = Watched(configs(MODES[name]), MODES[name], 60)
-    engine.add("stream", PROMPT, 45, None, None)
-    for _ in range(after):
-        engine.step()
+def test_it_ends_with_its_stream(watched: Start, name: str, after: int) -> None:
+    engine = watched(name)
+    engine.add("stream", PROMPT, 45)
+    engine.run(after)
     engine.scheduler.finish_requests("stream", RequestStatus.FINISHED_ABORTED)
-    for _ in range(6):
-        engine.step()
+    engine.run(6)
     assert not engine.scheduler.requests and not engine.scheduler.has_requests()
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
 
 
-def test_it_gives_way_to_whoever_waits(configs: Configs) -> None:
+def test_it_gives_way_to_whoever_waits(watched: Start) -> None:
     """A request that waits has its prefill in the next step, and the internal one has no token in it."""
-    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("stream", PROMPT, 45, None, None)
+    engine = watched("v1")
+    engine.add("stream", PROMPT, 45)
     while not engine.internal:
         engine.step()
-    engine.add("short", [4, 3, 2, 1], 3, None, None)
+    engine.add("short", [4, 3, 2, 1], 3)
     engine.step()
     assert engine.steps[-1] == {"stream": 1, "short": 4}
 
 
 @pytest.mark.parametrize(("name", "prompt"), [("v1-ngram", [1] * 6), ("v2-async-ngram", PROMPT)])
-def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(configs: Configs, name: str, prompt: list[int]) -> None:
+def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(watched: Start, name: str, prompt: list[int]) -> None:
     """A chunk must have more tokens than a step has drafts; the switch computes those that are left."""
-    engine, lacking = Watched(configs(MODES[name]), MODES[name], 60), []
+    engine, lacking = watched(name), []
     assert isinstance(engine.scheduler, LengthAwareScheduler)
-    engine.add("stream", prompt, 40, None, None)
+    engine.add("stream", prompt, 40)
     for _ in range(120):
         before = engine.scheduler.length_aware.background
         left = DRAFTS + 1 if before is None else before.num_tokens - 1 - before.num_computed_tokens
@@ -111,29 +112,23 @@ def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(configs: Configs, name
             lacking.append(left)
             assert engine.scheduler.length_aware.background is not before
     assert any(lacking), lacking
-    assert engine.generated["stream"] == expected(prompt, 40, None)
+    assert engine.generated["stream"] == expected(prompt, 40)
     assert not engine.scheduler.requests
 
 
-def test_it_is_off_without_a_prefix_cache(configs: Configs) -> None:
-    config = configs(replace(MODES["v1"], stages=1))
-    cached = config.cache_config.enable_prefix_caching
-    config.cache_config.enable_prefix_caching = False
-    try:
-        engine = Watched(config, MODES["v1"], 60)
-    finally:
-        config.cache_config.enable_prefix_caching = cached
-    engine.add("stream", PROMPT, 45, None, None)
+def test_it_is_off_without_a_prefix_cache(watched: Start) -> None:
+    engine = watched("v1", prefix_caching=False)
+    engine.add("stream", PROMPT, 45)
     for _ in range(120):
         engine.step()
         assert not engine.internal
-    assert engine.generated["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45)
 
 
-def test_a_stream_with_an_image_has_none(configs: Configs) -> None:
+def test_a_stream_with_an_image_has_none(watched: Start) -> None:
     """The internal request would have the image's placeholder tokens but not the image."""
-    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("stream", PROMPT, 45, None, None)
+    engine = watched("v1")
+    engine.add("stream", PROMPT, 45)
     engine.step()
     stream = engine.scheduler.requests["stream"]
     stream.mm_features = [MultiModalFeatureSpec(None, "image", "hash", PlaceholderRange(1, 2))]
@@ -147,10 +142,10 @@ def test_a_stream_with_an_image_has_none(configs: Configs) -> None:
     assert engine.internal
 
 
-def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
+def test_it_holds_no_more_than_its_part_of_the_memory(watched: Start) -> None:
     """Half of 17 blocks is not enough for a stream of 32 tokens and more."""
-    engine, seen = Watched(configs(MODES["v1"]), MODES["v1"], 17), False
-    engine.add("stream", PROMPT, 45, None, None)
+    engine, seen = watched("v1", 17), False
+    engine.add("stream", PROMPT, 45)
     for _ in range(120):
         engine.step()
         seen = seen or bool(engine.internal)
@@ -158,14 +153,14 @@ def test_it_holds_no_more_than_its_part_of_the_memory(configs: Configs) -> None:
             (blocks,) = engine.scheduler.kv_cache_manager.get_block_ids(name)
             assert len(blocks) <= 17 // 2 + 1
     assert seen
-    assert engine.generated["stream"] == expected(PROMPT, 45, None)
+    assert engine.generated["stream"] == expected(PROMPT, 45)
 
 
-def test_counts_of_requests_leave_it_out(configs: Configs) -> None:
-    engine = Watched(configs(MODES["v1"]), MODES["v1"], 60)
+def test_counts_of_requests_leave_it_out(watched: Start) -> None:
+    engine = watched("v1")
     engine.scheduler.log_stats = engine.scheduler.kv_cache_manager.log_stats = True
     engine.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
-    engine.add("stream", PROMPT, 45, None, None)
+    engine.add("stream", PROMPT, 45)
     seen = False
     for _ in range(40):
         engine.step()
@@ -178,17 +173,15 @@ def test_counts_of_requests_leave_it_out(configs: Configs) -> None:
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
 @pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
-def test_a_pause_does_not_lose_the_stream(configs: Configs, name: str, state: PauseState) -> None:
-    engine = Watched(configs(MODES[name]), MODES[name], 60)
-    engine.add("stream", PROMPT, 45, None, None)
+def test_a_pause_does_not_lose_the_stream(watched: Start, name: str, state: PauseState) -> None:
+    engine = watched(name)
+    engine.add("stream", PROMPT, 45)
     while not engine.internal:
         engine.step()
     engine.scheduler.set_pause_state(state)
-    for _ in range(60):
-        engine.step()
+    engine.run(60)
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
-    for _ in range(120):
-        engine.step()
-    assert engine.generated["stream"] == expected(PROMPT, 45, None)
+    engine.run(120)
+    assert engine.generated["stream"] == expected(PROMPT, 45)
     assert not engine.scheduler.requests
     assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free

@@ -1,14 +1,11 @@
 """The seconds of prefill that an engine reports to routers, on vLLM's own scheduler and requests."""
 
-from collections.abc import Callable
-
 import pytest
-from vllm.config import VllmConfig
 from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
-from tests.model_patches.hash_engine import MODES, Engine, Mode
+from tests.model_patches.hash_engine import Engine, Start
 
 LONG = [1 + i % 7 for i in range(30)]
 SHORT = [2, 3, 4]
@@ -28,14 +25,14 @@ def at_least(engine: Engine, *parts: Load) -> float:
 
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
-def test_it_is_the_work_that_is_left(configs: Callable[[Mode], VllmConfig], name: str) -> None:
-    engine = Engine(configs(MODES[name]), MODES[name], 60)
+def test_it_is_the_work_that_is_left(start: Start, name: str) -> None:
+    engine = start(name)
     assert remaining(engine) == 0
-    engine.add("long", LONG, 2, None, None)
+    engine.add("long", LONG, 2)
     alone = remaining(engine)
     work, fixed = at_least(engine, chunk(len(LONG), 0)), at_least(engine, STEP)
     assert work + fixed <= alone <= work + fixed * len(LONG)
-    engine.add("short", SHORT, 2, None, None)
+    engine.add("short", SHORT, 2)
     assert remaining(engine) - alone >= at_least(engine, chunk(len(SHORT), 0)) - 1e-9
     found = [remaining(engine)]
     while engine.scheduler.has_requests():
@@ -46,21 +43,20 @@ def test_it_is_the_work_that_is_left(configs: Callable[[Mode], VllmConfig], name
     assert found.index(0) < len(found) - 1
 
 
-def test_a_request_that_is_aborted_leaves_nothing(configs: Callable[[Mode], VllmConfig]) -> None:
-    engine = Engine(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("running", LONG, 2, None, None)
+def test_a_request_that_is_aborted_leaves_nothing(start: Start) -> None:
+    engine = start("v1")
+    engine.add("running", LONG, 2)
     engine.step()
-    engine.add("waiting", LONG[::-1], 2, None, None)
+    engine.add("waiting", LONG[::-1], 2)
     assert remaining(engine) > 0
     engine.scheduler.finish_requests(["running", "waiting"], RequestStatus.FINISHED_ABORTED)
     assert remaining(engine) == 0
 
 
-def test_what_the_prefix_cache_holds_is_left_out(configs: Callable[[Mode], VllmConfig]) -> None:
-    engine = Engine(configs(MODES["v1"]), MODES["v1"], 60)
-    engine.add("first", LONG, 1, None, None)
+def test_what_the_prefix_cache_holds_is_left_out(start: Start) -> None:
+    engine = start("v1")
+    engine.add("first", LONG, 1)
     full = remaining(engine)
-    while engine.scheduler.has_requests():
-        engine.step()
-    engine.add("again", LONG, 1, None, None)
+    engine.finish()
+    engine.add("again", LONG, 1)
     assert 0 < remaining(engine) < 0.7 * full, (remaining(engine), full)

@@ -38,6 +38,13 @@ def steps(seed: int) -> list[Load]:
     return found
 
 
+def learned(seed: int) -> StepCost:
+    cost = StepCost(MEASURED, WIDTH)
+    for load in steps(seed):
+        cost.observe(load, true_seconds(load))
+    return cost
+
+
 def test_it_starts_from_what_was_measured() -> None:
     cost = StepCost(MEASURED, WIDTH)
     for tokens, seconds in MEASURED:
@@ -48,9 +55,7 @@ def test_it_starts_from_what_was_measured() -> None:
 
 
 def test_it_learns_the_prices() -> None:
-    cost = StepCost(MEASURED, WIDTH)
-    for load in steps(1):
-        cost.observe(load, true_seconds(load))
+    cost = learned(1)
     assert cost.error < 0.02
     for load in steps(2):
         assert cost.seconds(load) == pytest.approx(true_seconds(load), rel=0.15)
@@ -93,9 +98,7 @@ def test_it_follows_a_machine_that_becomes_slower() -> None:
 
 
 def test_one_step_that_is_held_up_changes_little() -> None:
-    cost = StepCost(MEASURED, WIDTH)
-    for load in steps(4):
-        cost.observe(load, true_seconds(load))
+    cost = learned(4)
     load = STEP + chunk(128, 20_000)
     before = cost.seconds(load)
     cost.observe(load, 100 * true_seconds(load))
@@ -104,9 +107,7 @@ def test_one_step_that_is_held_up_changes_little() -> None:
 
 def test_a_result_that_lay_there_already_changes_little() -> None:
     """Under asynchronous scheduling a late host finds the next step's result at once."""
-    cost = StepCost(MEASURED, WIDTH)
-    for load in steps(4):
-        cost.observe(load, true_seconds(load))
+    cost = learned(4)
     cost.observe(STEP + chunk(8192, 20_000), 0.0002)
     assert cost.tokens_within(0.05, 20_000) < 200 and cost.error < 0.5
 
@@ -122,9 +123,7 @@ def test_no_price_is_negative() -> None:
 @pytest.mark.parametrize("before", [0, 1000, 100_000, 2_000_000])
 @pytest.mark.parametrize("seconds", [0.0001, 0.01, 0.1, 10.0])
 def test_tokens_within_is_the_most_that_fits(seconds: float, before: int) -> None:
-    cost = StepCost(MEASURED, WIDTH)
-    for load in steps(6):
-        cost.observe(load, true_seconds(load))
+    cost = learned(6)
     count = cost.tokens_within(seconds, before)
     if count:
         assert cost.seconds(chunk(count, before)) <= seconds * 1.001

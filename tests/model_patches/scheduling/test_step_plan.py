@@ -9,18 +9,10 @@ from unittest.mock import Mock
 import pytest
 from vllm.multimodal.inputs import PlaceholderRange
 
-from ropeswitch.deploy.plan.gpus import load
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_plan import Prefill, whole_items
-from tests.simulated import Arrival, Builder, Simulation, Step, StepCosts
-
-COSTS = StepCosts(load()["A100-80GB"], 16)
-TARGET = 0.05
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(COSTS, tmp_path_factory.mktemp("model"))
+from tests.model_patches.scheduling.conftest import TARGET
+from tests.simulated import Arrival, Builder, Simulation, Step
 
 
 def steps(builder: Builder, arrivals: list[Arrival], target: float = TARGET) -> tuple[Simulation, list[Step]]:

@@ -1,12 +1,10 @@
 """What the planner is shown, against a full recount at every step."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vllm.config import VllmConfig
 from vllm.v1.request import Request, RequestStatus
 
 from ropeswitch.model_patches.scheduling.engine import StepView
@@ -15,11 +13,11 @@ from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
+from tests.exactness.batches import full_but
 from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, Engine, Mode
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
-Configs = Callable[[Mode], VllmConfig]
 REQUESTS = st.lists(
     st.tuples(
         st.integers(1, 40),  # prompt length
@@ -62,20 +60,14 @@ def recount(scheduler: LadderScheduler, background: Request | None) -> tuple[lis
     return prefills, load
 
 
-# One mode of each runner among the core tests; every run takes seconds.
-CORE = ("v1", "v2-async")
-LENGTH_AWARE = [
-    pytest.param(mode, id=name, marks=() if name in CORE else pytest.mark.full)
-    for name, mode in MODES.items()
-    if mode.length_aware
-]
+LENGTH_AWARE = [name for name, mode in MODES.items() if mode.length_aware]
 
 
-@pytest.mark.parametrize("mode", LENGTH_AWARE)
+@pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), LENGTH_AWARE))
 @given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
 @random_run
-def test_the_view_is_a_recount(configs: Configs, mode: Mode, requests: Any, blocks: int, reset: int | None) -> None:
-    engine = Engine(configs(mode), mode, blocks)
+def test_the_view_is_a_recount(start: Start, mode: str, requests: Any, blocks: int, reset: int | None) -> None:
+    engine = start(mode, blocks)
     scheduler = engine.scheduler
     assert isinstance(scheduler, LengthAwareScheduler)
     upstream = scheduler._engine.view
@@ -101,27 +93,26 @@ def test_the_view_is_a_recount(configs: Configs, mode: Mode, requests: Any, bloc
     run(engine, requests, reset)
 
 
-def test_what_is_kept_of_finished_requests_goes(configs: Configs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_finished_requests_goes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch_scheduler, "MOST_STEPS", 8)
-    engine = Engine(configs(MODES["v2-async"]), MODES["v2-async"], 40)
+    engine = start("v2-async", 40)
     run(engine, [(30, 20, None, 0, None), (4, 20, None, 0, 5), (20, 9, None, 2, None)], None)
     scheduler = engine.scheduler
     assert isinstance(scheduler, LengthAwareScheduler)
     assert not scheduler.requests and not scheduler._draining and not scheduler._moved_up
     # A check that lies ahead is dropped when it is due.
     engine.add("last", [1] * 4, 50, LADDER.names[-1], None)
-    for _ in range(60):
-        engine.step()
+    engine.run(60)
     assert len(scheduler._due) <= 1
     assert set(scheduler.waiting._arrived) <= {scheduler.waiting.internal}
 
 
-@pytest.mark.parametrize("mode", [MODES["v1"], MODES["v2-async"]], ids=["v1", "v2-async"])
+@pytest.mark.parametrize("mode", ["v1", "v2-async"])
 @given(requests=REQUESTS, blocks=st.integers(17, 60))
 @random_run
-def test_the_filter_loses_no_request_that_is_due(configs: Configs, mode: Mode, requests: Any, blocks: int) -> None:
+def test_the_filter_loses_no_request_that_is_due(start: Start, mode: str, requests: Any, blocks: int) -> None:
     """All running requests that a full look finds due are among the near ones."""
-    engine = Engine(configs(mode), mode, blocks)
+    engine = start(mode, blocks)
     near = NextSetPrefill._near
 
     def check(self: NextSetPrefill, running: list[Request], busy: float) -> Any:
@@ -135,12 +126,12 @@ def test_the_filter_loses_no_request_that_is_due(configs: Configs, mode: Mode, r
         run(engine, requests, None)
 
 
-def test_the_engine_s_config_is_not_written(configs: Configs) -> None:
-    config = configs(MODES["v1"])
-    engine = Engine(config, MODES["v1"], 40)
+def test_the_engine_s_config_is_not_written(start: Start) -> None:
+    engine = start("v1", 40)
+    config = engine.config
     before = config.scheduler_config.long_prefill_token_threshold
-    engine.add("long", [1] * 40, 3, None, None)
-    engine.add("short", [2] * 4, 3, None, None)
+    engine.add("long", [1] * 40, 3)
+    engine.add("short", [2] * 4, 3)
     chunks = set()
     for _ in range(20):
         engine.step()
@@ -150,10 +141,10 @@ def test_the_engine_s_config_is_not_written(configs: Configs) -> None:
     assert len(chunks) > 1
 
 
-@pytest.mark.parametrize("mode", MODES.values(), ids=list(MODES))
-def test_nothing_hangs_on_requests(configs: Configs, mode: Mode) -> None:
-    engine = Engine(configs(mode), mode, 40)
-    engine.add("one", [1] * 8, 30, None, None)
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_hangs_on_requests(start: Start, mode: str) -> None:
+    engine = start(mode, 40)
+    engine.add("one", [1] * 8, 30)
     request = engine.scheduler.requests["one"]
     stock = set(vars(Request("stock", [1], request.sampling_params, None)))
     for _ in range(12):

@@ -6,20 +6,13 @@ from math import exp, log
 
 import pytest
 
-from ropeswitch.deploy.plan.gpus import load
-from tests.simulated import Arrival, Builder, Simulation, Step, StepCosts
+from tests.model_patches.scheduling.conftest import COSTS, TARGET
+from tests.simulated import Arrival, Builder, Simulation, Step
 
-COSTS = StepCosts(load()["A100-80GB"], 16)
-TARGET = 0.05
 # Steps of the target that may pass between two of the oldest prefill's.
 TURN = 8
 # Seconds for which short requests keep coming.
 LATE = 12.0
-
-
-@pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    return Builder(COSTS, tmp_path_factory.mktemp("model"))
 
 
 def overload(seed: int, seconds: float, longs: tuple[int, ...]) -> list[Arrival]:
