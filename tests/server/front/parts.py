@@ -18,7 +18,7 @@ from ropeswitch.server.front.flags import CostLimits, FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
-from ropeswitch.server.front.refusal import Refusal, RefusedError
+from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.front.state import FrontState, build
 
 LADDER = FactorLadder.checked(
@@ -46,14 +46,6 @@ CONFIG = FrontConfig(
 )
 
 
-class HttpError(RefusedError):
-    """Stands for the one that is also one of vLLM's errors."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal)
-        self.status = refusal.status
-
-
 class Engine:
     """Knows the requests that a test puts into it: whether each still waits for its first token."""
 
@@ -71,7 +63,7 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     if (metrics_key := changes.pop("metrics_key", None)) is not None:
         changes["metrics_digests"] = (digest(metrics_key.encode()),)
     config = replace(CONFIG, **changes)
-    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
+    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
     return state, state.queue
 
 

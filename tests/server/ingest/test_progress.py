@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from ropeswitch.server.front.bodies.progress import reporting
 from ropeswitch.server.front.context import Entered, RequestContext, Ticket, current
 
 ASKING = {"return_progress": True, "stream": True, "model": "m"}
+ANSWER = ["data: a\n\n", "data: b\n\n"]
 
 
 class RawRequest(Request):
@@ -30,12 +31,12 @@ class RawRequest(Request):
 class Prompt:
     """A prompt of ten tokens, of which two are cached, and of an answer that begins when its event is set."""
 
-    def __init__(self, interval: float = 0) -> None:
-        self.processed, self.begin, self.closed, self.interval = 0, asyncio.Event(), False, interval
+    def __init__(self, interval: float = 0, wait: float = 0.0) -> None:
+        self.processed, self.begin, self.closed = 0, asyncio.Event(), False
+        self.interval, self.wait = interval, wait
         self.parts = State(
             {"prefill_progress": self.progress, "status": State({"model": "served"}), "shows_cached": True}
         )
-        self.wait = 0.0
 
     async def stream(self, request_id: str = "cmpl-1", **changes: Any) -> AsyncGenerator[Any, None]:
         response = await reporting(self.endpoint, RawRequest(request_id), ASKING | changes, self.parts)
@@ -55,7 +56,7 @@ class Prompt:
     async def _stream(self) -> AsyncGenerator[str, None]:
         try:
             await self.begin.wait()
-            for chunk in ("data: a\n\n", "data: b\n\n"):
+            for chunk in ANSWER:
                 yield chunk
         finally:
             self.closed = True
@@ -73,117 +74,86 @@ def parsed(chunk: str) -> Any:
     return json.loads(chunk.removeprefix("data: "))
 
 
-def test_progress_without_cached_tokens_where_answers_do_not_tell_them() -> None:
-    async def check() -> None:
-        prompt = Prompt()
-        prompt.parts.shows_cached = False
-        stream = await prompt.stream()
-        progress = parsed(await anext(stream))["prompt_progress"]
-        assert set(progress) == {"total", "processed", "time_ms", "eta_ms"}
-        await stream.aclose()
-
-    asyncio.run(check())
-
-
-def test_progress_until_the_first_token() -> None:
-    async def check() -> None:
-        prompt = Prompt()
-        stream = await prompt.stream()
-        chunks = [parsed(await anext(stream)) for _ in range(3)]
-        reports = [each["prompt_progress"] for each in chunks]
-        assert [(each["total"], each["cache"], each["processed"], each["eta_ms"]) for each in reports] == [
-            (10, 0, 0, None),
-            (10, 2, 3, None),
-            (10, 2, 6, 4),
-        ]
-        heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
-        assert heads == {("cmpl-1", "text_completion", "m")}
-        prompt.begin.set()
-        rest = [chunk async for chunk in stream]
-        assert rest[-2:] == ["data: a\n\n", "data: b\n\n"] and prompt.closed
-
-    asyncio.run(check())
+async def until_the_first_token() -> None:
+    prompt = Prompt()
+    stream = await prompt.stream()
+    chunks = [parsed(await anext(stream)) for _ in range(3)]
+    reports = [each["prompt_progress"] for each in chunks]
+    assert [(each["total"], each["cache"], each["processed"], each["eta_ms"]) for each in reports] == [
+        (10, 0, 0, None),
+        (10, 2, 3, None),
+        (10, 2, 6, 4),
+    ]
+    heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
+    assert heads == {("cmpl-1", "text_completion", "m")}
+    prompt.begin.set()
+    rest = [chunk async for chunk in stream]
+    assert rest[-2:] == ANSWER and prompt.closed
 
 
-def test_a_comment_that_keeps_the_stream_alive_is_no_first_token() -> None:
-    async def check() -> None:
-        prompt = Prompt(interval=0.002)
-        stream = await prompt.stream("chatcmpl-1")
-        # The first two reports and more come between comments.
-        chunks = [await anext(stream) for _ in range(30)]
-        reports = [parsed(chunk) for chunk in chunks if not chunk.startswith(":")]
-        assert 2 <= len(reports) < 30
-        assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(len(reports))]
-        assert {each["object"] for each in reports} == {"chat.completion.chunk"}
-        prompt.begin.set()
-        assert [chunk async for chunk in stream][-2:] == ["data: a\n\n", "data: b\n\n"]
-
-    asyncio.run(check())
+async def beside_comments_that_keep_the_stream_alive() -> None:
+    prompt = Prompt(interval=0.002)
+    stream = await prompt.stream("chatcmpl-1")
+    # The first two reports and more come between comments, which are no first token.
+    chunks = [await anext(stream) for _ in range(30)]
+    reports = [parsed(chunk) for chunk in chunks if not chunk.startswith(":")]
+    assert 2 <= len(reports) < 30
+    assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(len(reports))]
+    assert {each["object"] for each in reports} == {"chat.completion.chunk"}
+    prompt.begin.set()
+    assert [chunk async for chunk in stream][-2:] == ANSWER
 
 
-def test_an_engine_that_is_slow_to_answer_holds_no_comment_up() -> None:
+async def while_the_engine_is_slow_to_answer() -> None:
     """It answers between two steps, which may take longer than a proxy waits for a byte."""
-
-    async def check() -> None:
-        prompt = Prompt(interval=0.002)
-        prompt.wait = 60
-        stream = await prompt.stream()
-        assert parsed(await anext(stream))["prompt_progress"]["processed"] == 0
-        assert {await asyncio.wait_for(anext(stream), 5) for _ in range(3)} == {": keep-alive\n\n"}
-        prompt.begin.set()
-        rest = [chunk async for chunk in stream if not chunk.startswith(":")]
-        assert rest == ["data: a\n\n", "data: b\n\n"] and prompt.closed
-
-    asyncio.run(check())
+    prompt = Prompt(interval=0.002, wait=60)
+    stream = await prompt.stream()
+    assert parsed(await anext(stream))["prompt_progress"]["processed"] == 0
+    assert {await asyncio.wait_for(anext(stream), 5) for _ in range(3)} == {": keep-alive\n\n"}
+    prompt.begin.set()
+    assert [chunk async for chunk in stream if not chunk.startswith(":")] == ANSWER and prompt.closed
 
 
-def test_a_request_that_names_no_model_reports_the_served_one() -> None:
-    async def check() -> None:
-        prompt = Prompt()
-        stream = await prompt.stream(model=None)
-        assert parsed(await anext(stream))["model"] == "served"
-        await stream.aclose()
-
-    asyncio.run(check())
-
-
-def test_a_client_that_leaves_ends_the_stream() -> None:
-    async def check() -> None:
-        prompt = Prompt(interval=60)
-        stream = await prompt.stream()
-        await anext(stream)
-        await asyncio.sleep(0)
-        await stream.aclose()
-        assert prompt.closed
-
-    asyncio.run(check())
+async def of_the_served_model_and_without_cached_tokens_until_the_client_leaves() -> None:
+    prompt = Prompt()
+    prompt.parts.shows_cached = False
+    stream = await prompt.stream(model=None)
+    chunk = parsed(await anext(stream))
+    assert chunk["model"] == "served" and set(chunk["prompt_progress"]) == {"total", "processed", "time_ms", "eta_ms"}
+    await asyncio.sleep(0)
+    await stream.aclose()
+    assert prompt.closed
 
 
-def test_a_stream_that_ends_without_a_token() -> None:
+async def of_a_stream_that_ends_without_a_token() -> None:
     async def empty() -> StreamingResponse:
-        async def nothing() -> AsyncGenerator[str, None]:
-            await asyncio.sleep(0)
-            return
-            yield
+        return StreamingResponse(each for each in [])
 
-        return StreamingResponse(nothing())
-
-    async def check() -> None:
-        response = await reporting(empty, RawRequest(), ASKING, Prompt().parts)
-        assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
-
-    asyncio.run(check())
+    response = await reporting(empty, RawRequest(), ASKING, Prompt().parts)
+    assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
 
 
-def test_who_does_not_ask_has_upstream_s_stream() -> None:
-    async def check() -> None:
-        prompt = Prompt()
-        prompt.begin.set()
-        stream = await prompt.stream(return_progress=False)
-        assert stream.__qualname__ == prompt._stream().__qualname__
-        assert [chunk async for chunk in stream] == ["data: a\n\n", "data: b\n\n"]
+async def for_nobody_who_does_not_ask() -> None:
+    prompt = Prompt()
+    prompt.begin.set()
+    stream = await prompt.stream(return_progress=False)
+    assert stream.__qualname__ == prompt._stream().__qualname__
+    assert [chunk async for chunk in stream] == ANSWER
 
-    asyncio.run(check())
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        until_the_first_token,
+        beside_comments_that_keep_the_stream_alive,
+        while_the_engine_is_slow_to_answer,
+        of_the_served_model_and_without_cached_tokens_until_the_client_leaves,
+        of_a_stream_that_ends_without_a_token,
+        for_nobody_who_does_not_ask,
+    ],
+)
+def test_a_stream_reports_the_progress_of_its_prompt(case: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(case())  # type: ignore[arg-type]
 
 
 def test_an_error_is_answered_as_it_is() -> None:
