@@ -136,9 +136,10 @@ def reasons() -> Iterator[list[str]]:
 @pytest.mark.parametrize("sent", [b"G", HEAD, HEAD + b"x-", b"\r\n"])
 def test_a_head_that_stops_or_drips_is_refused(served: Served, reasons: list[str], sent: bytes) -> None:
     assert "0.5 seconds" in refused(opened(served, sent), 408, "request_timeout")
-    connection = opened(served)
+    connection, started = opened(served), time.monotonic()
     drip(connection, HEAD + b"x: " + b"a" * 100, SECONDS / 10)
     refused(connection, 408, "request_timeout")
+    assert time.monotonic() - started < 8 * SECONDS
     assert reasons == ["head_timeout"] * 2
 
 
@@ -212,7 +213,7 @@ def test_one_address_leaves_connections_to_others(served: Served, reasons: list[
 def test_requests_that_come_at_once(served: Served) -> None:
     connection = opened(served, (HEAD + b"\r\n") * 3 + b"GET ")
     data = rest(connection)
-    assert data.count(b"fine") == 3 and data.count(b"HTTP/1.1 408 ") <= 1
+    assert data.count(b"fine") == 3 and data.count(b"HTTP/1.1 408 ") == 1
 
 
 @pytest.mark.parametrize(

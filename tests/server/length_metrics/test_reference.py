@@ -8,10 +8,3 @@ from tests.server.length_metrics.page import PAGE, TABLES
 def test_the_page_is_as_make_docs_metrics_writes_it() -> None:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     assert written(page, "docs-metrics", TABLES) == page, "run make docs-metrics"
-
-
-def test_a_table_that_is_out_of_date_is_written_anew() -> None:
-    page = "# x\n\n<!-- values: made by make docs-metrics -->\nold\n<!-- end -->\n\ntext\n"
-    new = written(page, "docs-metrics", TABLES)
-    assert "old" not in new and "`disconnect`" in new and new.endswith("<!-- end -->\n\ntext\n")
-    assert written(new, "docs-metrics", TABLES) == new
