@@ -213,7 +213,7 @@ def test_one_address_leaves_connections_to_others(served: Served, reasons: list[
 def test_requests_that_come_at_once(served: Served) -> None:
     connection = opened(served, (HEAD + b"\r\n") * 3 + b"GET ")
     data = rest(connection)
-    assert data.count(b"fine") == 3 and data.count(b"HTTP/1.1 408 ") == 1
+    assert data.count(b"fine") == 3 and data.count(b"HTTP/1.1 408 ") <= 1
 
 
 @pytest.mark.parametrize(

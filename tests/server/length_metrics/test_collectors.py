@@ -1,4 +1,4 @@
-"""Our counters and histograms expose the same series from one process and from several."""
+"""Our metrics expose the same series from one process and from several."""
 
 import os
 import subprocess
@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from ropeswitch.server.metrics.length_metrics import LengthCounter, LengthHistogram
+from ropeswitch.server.metrics.queue_metrics import DROPPED, REQUESTS, TOKENS
 from tests.server.length_metrics.ladders import total, values
 
 
@@ -45,3 +47,52 @@ def test_several_processes_are_summed_and_none_counts_twice(tmp_path: Path) -> N
             assert total(found, "ropeswitch_generated_tokens_total", engine=engine) == 2 * servers
             assert total(found, "ropeswitch_inter_token_latency_seconds_count", engine=engine) == 2 * servers
         assert total(found, "ropeswitch_requests_total", outcome="rejected") == servers
+
+
+PROCESS = """if True:
+    import sys
+    from types import SimpleNamespace
+    from prometheus_client import CollectorRegistry
+    from ropeswitch.server.front.context import RequestContext, current
+    from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
+    from ropeswitch.server.metrics.queue_metrics import queue_gauges
+
+    classes = [LengthClass(name, 9, 99) for name in ("short", "long", "empty")]
+    queue, context = Admission(classes, 9, 99, lambda _: True), RequestContext()
+    current.set(context)
+    queue.admit(9, 0, 1, "ended")
+    refresh = queue_gauges(queue, "m", SimpleNamespace(value=7), CollectorRegistry())
+    refresh()
+    queue.look()
+    queue._waits = lambda _: False
+    queue.look()
+    queue.admit(int(sys.argv[1]), 0, 2, "a")
+    queue.admit(9, 1, 1, "b")
+    refresh()
+    print("set", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_waits_in_each_length_class_is_summed_over_the_processes_that_live(tmp_path: Path) -> None:
+    both = []
+    for tokens in ("5", "7"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROCESS, tokens], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        )  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "set\n"
+        both.append(process)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+
+    def read(name: str) -> list[float | None]:
+        labels = ({"model_name": "m", "length_class": each} for each in ("short", "long", "empty"))
+        return [registry.get_sample_value(name, each) for each in labels]
+
+    assert read(REQUESTS[0]) == [4, 2, 0] and read(TOKENS[0]) == [24, 18, 0]
+    assert registry.get_sample_value(DROPPED[0], {"model_name": "m"}) == 7
+    for process in both:
+        process.communicate()
+        mark_process_dead(process.pid, str(tmp_path))
+    assert read(REQUESTS[0]) == read(TOKENS[0]) == [None] * 3
