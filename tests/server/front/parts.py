@@ -128,7 +128,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def run_raw(
-    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = (), **scope: Any
+    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> list[dict[str, Any]]:
     """Call the app as a server would, message by message; the last message received is then received for ever.
 
@@ -147,21 +147,8 @@ def run_raw(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    whole = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": "/v1/length",
-        "raw_path": b"/v1/length",
-        "query_string": b"",
-        "root_path": "",
-        "headers": list(headers),
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 2),
-    }
-    asyncio.run(app(whole | scope, receive, send))
+    scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
+    asyncio.run(app(scope, receive, send))
     return sent
 
 

@@ -26,7 +26,7 @@ from ropeswitch.server.front.refusal import RefusedError, prompt_too_long, queue
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
 from tests.server.front.parts import bearer, parts, server_parts
-from tests.server.length_metrics.ladders import ladder
+from tests.server.metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)

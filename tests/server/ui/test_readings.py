@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Histogram
 from ropeswitch.server.metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
 from ropeswitch.server.metrics.series import bounds
 from ropeswitch.server.ui.readings import Readings, Times
-from tests.server.length_metrics.test_series import nearest
-from tests.server.length_metrics.test_series import quantile as as_prometheus
+from tests.server.metrics.test_series import nearest
+from tests.server.metrics.test_series import quantile as as_prometheus
 
 RATIO = 1.1
 

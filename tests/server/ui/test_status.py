@@ -20,8 +20,8 @@ from ropeswitch.server.metrics.track import Track
 from ropeswitch.server.ui import status
 from ropeswitch.server.ui.history import POINTS, History
 from ropeswitch.server.ui.running import MOST, RunningSequences
-from tests.server.length_metrics.ladders import DEFAULT, SEVEN, ladder
-from tests.server.length_metrics.test_series import TIMES
+from tests.server.metrics.ladders import DEFAULT, SEVEN, ladder
+from tests.server.metrics.test_series import TIMES
 
 SHORT, LONG = "1-256", "257-1024"
 

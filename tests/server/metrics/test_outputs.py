@@ -21,8 +21,8 @@ from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import WatchedOutputs, engine_finder, start
 from ropeswitch.server.metrics.traces import attributes
-from tests.server.length_metrics.ladders import read
-from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
+from tests.server.metrics.ladders import read
+from tests.server.metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
 from tests.server.placing import engine_ladder
 
 

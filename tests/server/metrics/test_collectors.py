@@ -10,7 +10,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from ropeswitch.server.metrics.length_metrics import LengthCounter, LengthHistogram
 from ropeswitch.server.metrics.queue_metrics import DROPPED, REQUESTS, TOKENS
-from tests.server.length_metrics.ladders import total, values
+from tests.server.metrics.ladders import total, values
 
 
 def test_one_process_tells_no_more_than_several() -> None:
@@ -26,7 +26,7 @@ def test_several_processes_are_summed_and_none_counts_twice(tmp_path: Path) -> N
         import sys
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
         from ropeswitch.server.metrics.length_metrics import LengthMetrics
-        from tests.server.length_metrics.ladders import ladder
+        from tests.server.metrics.ladders import ladder
 
         metrics = LengthMetrics(ladder(256, 1024), "m")
         for engine in (0, 1):

@@ -2,7 +2,7 @@
 
 from tests.docs.made import written
 from tests.docs.pages import ROOT
-from tests.server.length_metrics.page import PAGE, TABLES
+from tests.server.metrics.page import PAGE, TABLES
 
 
 def test_the_page_is_as_make_docs_metrics_writes_it() -> None:

@@ -27,7 +27,7 @@ from ropeswitch.server.metrics.series import (
     SeriesPlan,
     bounds,
 )
-from tests.server.length_metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read, total
+from tests.server.metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read, total
 
 TIMES = SimpleNamespace(
     e2e_latency=3.0,

@@ -22,7 +22,7 @@ from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.metrics.instruments import REASONS
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from tests.server.front.parts import parts, server_parts
-from tests.server.length_metrics.ladders import DEFAULT, ladder, read, total
+from tests.server.metrics.ladders import DEFAULT, ladder, read, total
 
 PATH = "/v1/completions"
 
