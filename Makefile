@@ -200,7 +200,7 @@ docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt when pag
 	@exec $(MKDOCS) serve --config-file docs/mkdocs.yml --dev-addr $(HOST):8001
 
 docs-metrics: $(STAMP) ## Generate the tables of docs/metrics.md from the code
-	@$(BIN)/python -m tests.server.length_metrics.page
+	@$(BIN)/python -m tests.server.metrics.page
 
 docs-tool-parsers: $(STAMP) ## Generate the table of tool-call parsers in docs/configuration.md from the code
 	@$(BIN)/python -m tests.docs.tool_parsers

@@ -59,7 +59,7 @@ SERVER_PATCHES = (
         _RENDERER,
         "wrapped",
         "front/bodies/long_prompts.py",
-        "ingest/test_renderer.py",
+        "front/bodies/test_renderer.py",
         "token IDs would pass unchecked",
         *_of(_RENDERER, "validate_token_ids", "_tokenize_singleton_prompt_async", "_tokenize_prompt"),
     ),
@@ -67,7 +67,7 @@ SERVER_PATCHES = (
         _OUTPUTS,
         "subclassed",
         "metrics/outputs.py",
-        "length_metrics/test_outputs.py",
+        "metrics/test_outputs.py",
         "metrics by length would count other requests, or a long prompt or log-probabilities be lost",
         *_of(_OUTPUTS, "add_request", "_update_stats_from_output", "_update_stats_from_finished"),
         # The last one ignores prefill statistics except those of a first output.

@@ -10,7 +10,7 @@ from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
-from tests.server.length_metrics.ladders import total
+from tests.server.metrics.ladders import total
 from tests.server.running import Server
 from tests.server.test_length_metrics import scrape
 

@@ -23,7 +23,7 @@ from tests.server.asking import wait_until
 from tests.server.checkpoint import MAXIMUM
 from tests.server.conftest import CONCURRENT, MODEL
 from tests.server.front.certificates import certificate
-from tests.server.length_metrics.ladders import total, values
+from tests.server.metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 
 GIVEN = "given-4f1b9e"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import MODEL
-from tests.server.length_metrics.ladders import total
+from tests.server.metrics.ladders import total
 from tests.server.running import ENGINE, running
 from tests.server.test_factor_sets_api import MESSAGES, STOP
 from tests.server.test_length_metrics import scrape

@@ -26,7 +26,7 @@ from ropeswitch.server.metrics.instruments import (
 from ropeswitch.server.metrics.series import MOST_SERIES
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
-from tests.server.length_metrics.ladders import Labels, total, values
+from tests.server.metrics.ladders import Labels, total, values
 from tests.server.running import Server
 
 SHORT, LONG = "1-256", "257-1024"

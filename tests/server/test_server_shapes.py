@@ -8,7 +8,7 @@ from openai import OpenAI
 from ropeswitch.factors.evaluate.passkey import FILLER, OPENING, statement
 from tests.exactness.checkpoints import factors, ladder_file
 from tests.server.conftest import MODEL
-from tests.server.length_metrics.ladders import total, values
+from tests.server.metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 
 SHORT, LONG = "a" * 20, "b" * 300

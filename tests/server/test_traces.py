@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from tests.server.conftest import MODEL
-from tests.server.length_metrics.ladders import total, values
+from tests.server.metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
 from tests.server.test_length_metrics import generate
 

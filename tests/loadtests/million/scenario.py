@@ -20,7 +20,7 @@ from tests.loadtests.million.asking import Answer, ask, say
 from tests.loadtests.million.model import VOCABULARY, random_tokens, text_of, write_model
 from tests.loadtests.million.reference import LongReference
 from tests.server.asking import wait_until
-from tests.server.length_metrics.ladders import total, values
+from tests.server.metrics.ladders import total, values
 from tests.server.running import Server, running
 
 # Tokens from the prompt's end to the limit, and of the three answers.

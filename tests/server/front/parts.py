@@ -18,7 +18,7 @@ from ropeswitch.server.front.flags import CostLimits, FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
-from ropeswitch.server.front.refusal import Refusal, RefusedError
+from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.front.state import FrontState, build
 
 LADDER = FactorLadder.checked(
@@ -46,14 +46,6 @@ CONFIG = FrontConfig(
 )
 
 
-class HttpError(RefusedError):
-    """Stands for the one that is also one of vLLM's errors."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal)
-        self.status = refusal.status
-
-
 class Engine:
     """Knows the requests that a test puts into it: whether each still waits for its first token."""
 
@@ -71,7 +63,7 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     if (metrics_key := changes.pop("metrics_key", None)) is not None:
         changes["metrics_digests"] = (digest(metrics_key.encode()),)
     config = replace(CONFIG, **changes)
-    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, HttpError)
+    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
     return state, state.queue
 
 
@@ -136,7 +128,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def run_raw(
-    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = (), **scope: Any
+    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> list[dict[str, Any]]:
     """Call the app as a server would, message by message; the last message received is then received for ever.
 
@@ -155,21 +147,8 @@ def run_raw(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    whole = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": "/v1/length",
-        "raw_path": b"/v1/length",
-        "query_string": b"",
-        "root_path": "",
-        "headers": list(headers),
-        "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 2),
-    }
-    asyncio.run(app(whole | scope, receive, send))
+    scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
+    asyncio.run(app(scope, receive, send))
     return sent
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from ropeswitch.server.front.bodies.parse import TokenIds
 from ropeswitch.server.front.context import Asked, RequestContext, current
-from ropeswitch.server.front.flags import LOGPROBS, CostLimits
+from ropeswitch.server.front.flags import CONSTRAINTS, LOGPROBS, CostLimits
 from ropeswitch.server.front.limits.cost import ASKED, GrammarTurns, excess, prompt_excess
 from ropeswitch.server.front.limits.grammar import grammar_seconds
 
 LIMITS = CostLimits(vocabulary=1005)
+IDS = TokenIds([list(range(5000))])
 TEXT = {"type": "string"}
 
 
@@ -83,23 +85,19 @@ def test_a_schema_of_200_properties_is_accepted_for_128_prompts_of_8_answers() -
     assert all(prompt_excess(context, params, 1000, LIMITS) is None for _ in range(128))
 
 
-@pytest.mark.parametrize("spec", SLOW)
-def test_a_grammar_that_compiles_for_minutes_is_refused(spec: dict[str, Any]) -> None:
-    refusal = excess({"prompt": "a", "structured_outputs": spec}, LIMITS)
-    assert refusal is not None and refusal.status == 400 and refusal.param == "structured_outputs"
-    assert "at most 5 s" in refusal.message and "--max-grammar-seconds" in refusal.message
-
-
 @pytest.mark.parametrize(
-    "body",
+    ("body", "param"),
     [
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema(20_000)}}},
-        {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema(20_000)}}},
-        {"sampling_params": {"structured_outputs": {"json": schema(20_000)}}},
+        *(({"prompt": "a", "structured_outputs": spec}, "structured_outputs") for spec in SLOW),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": schema(20_000)}}}, "response_format"),
+        ({"text": {"format": {"type": "json_schema", "schema": schema(20_000)}}}, "text"),
+        ({"sampling_params": {"structured_outputs": SLOW[0]}}, "sampling_params.structured_outputs"),
     ],
 )
-def test_no_route_lets_such_a_grammar_through(body: dict[str, Any]) -> None:
-    assert excess(body, LIMITS) is not None
+def test_a_grammar_that_compiles_for_minutes_is_refused_on_every_route(body: dict[str, Any], param: str) -> None:
+    refusal = excess(body, LIMITS)
+    assert refusal is not None and (refusal.status, refusal.param) == (400, param)
+    assert "at most 5 s" in refusal.message and "--max-grammar-seconds" in refusal.message
 
 
 def sampling(json_schema: Any = None, logprobs: int | None = None, n: int = 1, **more: Any) -> Any:
@@ -164,3 +162,60 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
     asked = [(b"a", 1), (b"a", 2), (b"a", 3), (b"b", 4), (b"b", 1), (b"b", 2)]
     # The first of each client begins; one that has begun is cached; the others wait, for whoever asks for them.
     assert asyncio.run(done(turns, asked)) == [True, False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, "n"),
+        ({"prompt": ["a"] * 1025}, "prompt"),
+        ({"prompt": [[1]] * 1025}, "prompt"),
+        ({"prompt": "a", "n": "1025"}, "n"),
+        ({"prompt": "a", "n": "1500.0"}, "n"),
+        ({"prompt": ["a"] * 8, "n": "2_00.00"}, "n"),
+        ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, "n"),
+        ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 1025}, "messages"),
+        ({"token_ids": [1], "sampling_params": {"n": 1025}}, "sampling_params.n"),
+        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, "sampling_params.n"),
+        ({"input": ["a"] * 1025}, "input"),
+        ({"query": "a", "documents": ["a"] * 1025}, "documents"),
+        ({"prompt": "a", "bad_words": ["a" * (CONSTRAINTS + 1)]}, "bad_words"),
+        ({"prompt": "a", "bad_words": ["a" * CONSTRAINTS], "stop": "b"}, "stop"),
+        ({"prompt": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(513)}}, "logit_bias"),
+        ({"model": "/a" * 257, "prompt": "a"}, "model"),
+        ({"prompt": "a", "n": 1024, "allowed_token_ids": list(range(513))}, "allowed_token_ids"),
+        ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
+        ({"messages": [], "stop_sequences": ["a" * 1024] * 513}, "stop_sequences"),
+        ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 513}}, "sampling_params.stop"),
+    ],
+)
+def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], param: str) -> None:
+    refusal = excess(body, CostLimits())
+    assert refusal is not None and refusal.param == param
+    assert refusal.message.startswith(f"{param}: ") and "at most" in refusal.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": ["a"] * 1024},
+        {"prompt": ["a"] * 32, "n": 32},
+        {"prompt": IDS, "n": 1024},
+        {"prompt": [IDS] * 1024},
+        {"prompt": list(range(5000))},
+        {"input": [{"role": "user", "content": "a"}] * 5000},
+        {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
+        {"prompt": "a", "bad_words": ["a" * CONSTRAINTS]},
+        {"prompt": "a", "n": None, "stop": None},
+        # Left for validation.
+        {"prompt": "a", "n": "many", "stop": [1, {}]},
+        {"prompt": "a", "n": float("inf")},
+        {"prompt": "a", "n": -5},
+        [1, 2],
+        "text",
+    ],
+)
+def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
+    assert excess(body, CostLimits()) is None

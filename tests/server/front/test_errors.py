@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import httpx2
 import openai
 import pytest
@@ -17,11 +16,13 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.exceptions import VLLMValidationError
 
+from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.shares import Shares
-from ropeswitch.server.front.refusal import FAULT, converted, converted_event
-from tests.server.front.parts import app_behind, ask, error_of, parts
+from ropeswitch.server.front.refusal import FAULT, RefusedError, converted, prompt_too_long
+from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, server_parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
 TOO_LONG = [
@@ -56,6 +57,12 @@ def failing(folder: Path) -> FastAPI:
         status, shape = int(asked["model"]), asked["messages"][0]["content"]
         if shape == "raised":
             raise HTTPException(status, "said", {"x-kept": "1"})
+        if shape == "refused":
+            # vLLM's handlers answer some of ours.
+            context = current.get()
+            assert context is not None
+            context.refuse(RefusedError(prompt_too_long(11, 10)), 11)
+            shape = "vllm"
         if shape == "fault":
             raise RuntimeError("a secret of the server")
         bodies: dict[str, Any] = {
@@ -94,6 +101,7 @@ def test_the_official_client_raises_the_right_class(tmp_path: Path, status: int,
     error = asyncio.run(request())
     assert type(error) is expected and error.status_code == status
     assert error.response.headers["x-kept"] == "1"
+    assert error.response.headers.get("retry-after") == ("1" if status in (429, 503) else None)
     assert error.type == kind and error.param is None
     assert error.code == {429: "rate_limit_exceeded", 401: "invalid_api_key"}.get(status)
     assert isinstance(error.body, dict) and set(error.body) == {"message", "type", "param", "code"}
@@ -103,29 +111,19 @@ def test_the_official_client_raises_the_right_class(tmp_path: Path, status: int,
         assert error.body["message"] == "said" if shape != "empty" else error.body["message"]
 
 
-def test_errors_that_say_when_to_come_back(tmp_path: Path) -> None:
-    for status in (429, 503):
-        body = {"model": str(status), "messages": [{"role": "user", "content": "vllm"}]}
-        assert ask(failing(tmp_path), "POST", "/v1/chat/completions", json=body).headers["retry-after"] == "1"
-
-
-def test_a_fault_is_a_500_that_tells_nothing(tmp_path: Path) -> None:
+def test_a_fault_is_a_500_that_tells_nothing_but_to_the_log(tmp_path: Path) -> None:
     body = {"model": "500", "messages": [{"role": "user", "content": "fault"}]}
     answer = ask(failing(tmp_path), "POST", "/v1/chat/completions", json=body)
     error = error_of(answer)
     assert answer.status_code == 500 and error["type"] == "server_error" and "secret" not in answer.text
-
-
-def test_a_fault_still_reaches_the_servers_log(tmp_path: Path) -> None:
-    app = failing(tmp_path)
-
-    async def request() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
-            body = {"model": "500", "messages": [{"role": "user", "content": "fault"}]}
-            await client.post("/v1/chat/completions", json=body)
-
     with pytest.raises(RuntimeError, match="a secret"):
-        asyncio.run(request())
+        TestClient(failing(tmp_path)).post("/v1/chat/completions", json=body)
+
+
+def test_a_refusal_is_answered_as_it_is_whoever_words_it(tmp_path: Path) -> None:
+    body = {"model": "400", "messages": [{"role": "user", "content": "refused"}]}
+    error = error_of(ask(failing(tmp_path), "POST", "/v1/chat/completions", json=body))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt") and "11 tokens" in error["message"]
 
 
 def test_unknown_paths_and_methods(tmp_path: Path) -> None:
@@ -139,28 +137,36 @@ def test_unknown_paths_and_methods(tmp_path: Path) -> None:
     assert ask(app, "HEAD", "/v1/length").status_code == 405
 
 
-@pytest.mark.parametrize("message", TOO_LONG)
-def test_prompts_that_are_too_long(message: str) -> None:
-    body = {"error": {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}}
-    error = json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]
-    assert error == {
-        "message": message,
-        "type": "invalid_request_error",
-        "param": "input_tokens",
-        "code": "context_length_exceeded",
-    }
+@pytest.mark.parametrize(
+    ("status", "given", "expected"),
+    [
+        *((400, {"message": text, "param": "input_tokens"}, ("context_length_exceeded", text)) for text in TOO_LONG),
+        # What a client sent is not taken for a prompt that is too long.
+        (400, {"message": f"1 error: {TOO_LONG[0]}", "param": "prompt"}, (None, "1 error: ")),
+        (404, {"message": "none", "type": "NotFoundError", "param": "model"}, ("model_not_found", "none")),
+        # Nor are a client's megabytes repeated.
+        (404, {"message": f"The model `{'a' * 5_000_000}` is not there"}, (None, "The model `aaa")),
+        # What is right stays.
+        (503, {"message": "leaving", "code": "server_leaving"}, ("server_leaving", "leaving")),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.parametrize("anthropic", [False, True])
+def test_a_code_tells_programs_what_is_wrong(
+    status: int, given: dict[str, Any], expected: tuple[str | None, str], anthropic: bool
+) -> None:
+    answer = json.loads(
+        converted(status, json.dumps({"error": {"code": status} | given}).encode(), anthropic=anthropic)
+    )
+    error = answer.pop("error")
+    assert answer == ({"type": "error"} if anthropic else {})
+    assert error["code"] == expected[0] and error["message"].startswith(expected[1]) and len(error["message"]) < 700
+    assert error["type"] == TYPES[status][0] and error["param"] == given.get("param")
 
 
-def test_what_a_client_sent_is_not_taken_for_a_prompt_that_is_too_long() -> None:
-    message = f"1 validation error:\n  {{'input': \"{TOO_LONG[0]}\"}}"
-    body = {"error": {"message": message, "type": "Bad Request", "param": "prompt", "code": 400}}
-    assert json.loads(converted(400, json.dumps(body).encode(), anthropic=False))["error"]["code"] is None
-
-
-def test_an_error_does_not_repeat_megabytes_of_a_client() -> None:
-    body = json.dumps({"error": {"message": f"The model `{'a' * 5_000_000}` does not exist.", "code": 404}}).encode()
-    answer = converted(404, body, anthropic=False)
-    assert len(answer) < 1000 and b"The model `aaa" in answer and b"does not exist." in answer
+def test_what_else_an_error_has_stays() -> None:
+    state = json.loads(converted(503, b'{"status": "dead"}', anthropic=False))
+    assert state["status"] == "dead" and state["error"]["message"] == "Service Unavailable"
 
 
 @pytest.mark.parametrize("error", [ValueError("/a" * 4000), VLLMValidationError("wrong", value=["/a" * 4000])])
@@ -184,56 +190,70 @@ def test_vllm_does_not_search_a_long_value_for_paths(error: Exception) -> None:
     assert answer.status_code == 400 and len(answer.content) < 1000
 
 
-def test_unknown_models() -> None:
-    body = {"error": {"message": "none", "type": "NotFoundError", "param": "model", "code": 404}}
-    error = json.loads(converted(404, json.dumps(body).encode(), anthropic=False))["error"]
-    assert (error["type"], error["param"], error["code"]) == ("not_found_error", "model", "model_not_found")
-
-
-def test_what_is_right_stays() -> None:
-    error = {"message": "leaving", "type": "server_error", "param": None, "code": "server_leaving"}
-    assert json.loads(converted(503, json.dumps({"error": error}).encode(), anthropic=False)) == {"error": error}
-    state = json.loads(converted(503, b'{"status": "dead"}', anthropic=False))
-    assert state["status"] == "dead" and state["error"]["message"] == "Service Unavailable"
-
-
-def test_anthropics_clients_find_what_they_look_for() -> None:
-    body = {"type": "error", "error": {"type": "BadRequestError", "message": "said"}}
-    answer = json.loads(converted(400, json.dumps(body).encode(), anthropic=True))
-    assert answer == {
-        "type": "error",
-        "error": {"message": "said", "type": "invalid_request_error", "param": None, "code": None},
-    }
-
-
 def test_anthropics_clients_are_refused_in_their_own_shape(tmp_path: Path) -> None:
     answer = ask(app_behind(parts(tmp_path, keys=["key"])[0]), "POST", "/v1/messages", content=b"{}")
     assert answer.status_code == 401 and answer.json()["type"] == "error"
     assert error_of(answer)["type"] == "authentication_error"
 
 
-def test_errors_in_streams(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-    error = {"message": "a secret", "type": "InternalServerError", "param": None, "code": 500}
-    events = ['data: {"id": 1}\n\n', f"data: {json.dumps({'error': error})}\n\n", "data: [DONE]\n\n"]
-
-    @app.post("/v1/stream")
-    async def stream() -> StreamingResponse:
-        async def each() -> AsyncIterator[str]:
-            for event in events:
-                yield event
-
-        return StreamingResponse(each(), media_type="text/event-stream")
-
-    answer = ask(app, "POST", "/v1/stream")
-    first, second, third = answer.text.split("\n\n")[:3]
-    assert answer.status_code == 200 and (first, third) == ('data: {"id": 1}', "data: [DONE]")
-    changed = json.loads(second.removeprefix("data: "))["error"]
-    assert changed == {"message": FAULT, "type": "server_error", "param": None, "code": None}
-
-
 @pytest.mark.parametrize(
-    "event", [b'data: {"error"', b'data: {"error": "text"}', b'data: {"error": {"code": "x"}}\n\n']
+    ("event", "kind", "expected"),
+    [
+        ('data: {"error": {"message": "a secret", "type": "InternalServerError", "code": 500}}', "event-stream", FAULT),
+        ('data: {"error": {"message": "why", "type": "BadRequestError", "code": 400}}', "event-stream", "why"),
+        (VLLMValidationError("wrong", parameter="prompt"), "event-stream", "wrong"),
+        (RuntimeError("a secret"), "event-stream", FAULT),
+        # What is no event, or none of an error, stays.
+        (RuntimeError("a secret"), "plain", None),
+        ('data: {"error"', "event-stream", None),
+        ('data: {"error": "text"}', "event-stream", None),
+        ('data: {"error": {"code": "x"}}', "event-stream", None),
+    ],
+    ids=str,
 )
-def test_other_events_stay(event: bytes) -> None:
-    assert converted_event(event) is None
+def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
+    tmp_path: Path, event: str | Exception, kind: str, expected: str | None
+) -> None:
+    app = FastAPI()
+    app.add_middleware(Inner)
+    app.add_middleware(Front)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
+
+    @app.post("/")
+    async def stream() -> StreamingResponse:
+        async def events() -> AsyncIterator[str]:
+            yield "data: 1\n\n"
+            if isinstance(event, Exception):
+                raise event
+            yield f"{event}\n\n"
+
+        return StreamingResponse(events(), media_type=f"text/{kind}")
+
+    first, last, *rest = TestClient(app, raise_server_exceptions=False).post("/").text.split("\n\n")
+    assert first == "data: 1" and not any(rest)
+    if expected is None:
+        assert last == ("" if isinstance(event, Exception) else event)
+        return
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"].startswith(expected)
+    assert error["type"] == ("server_error" if expected == FAULT else "invalid_request_error")
+
+
+@pytest.mark.parametrize("key", ["right", "wrong"])
+@pytest.mark.parametrize("path", ["/v1/length", "/v1/nowhere", "/v1/messages"])
+def test_answers_errors_and_refusals_name_their_request(tmp_path: Path, path: str, key: str) -> None:
+    """Anthropic's clients read another header. An ID that is too long is not repeated: clients reject such headers."""
+    front, _ = parts(tmp_path, keys=["right"])
+    app = app_behind(front)
+    app.state.ropeswitch = server_parts(front, request_ids=True)
+
+    def answered(**headers: str) -> Any:
+        found = ask(app, "POST", path, content=b"{}", headers=bearer(key) | headers).headers
+        assert found.get("request-id") == (found.get("x-request-id") if path == "/v1/messages" else None)
+        return found.get("x-request-id")
+
+    assert len(answered()) == 32
+    for given, expected in (("mine", "mine"), ("i" * 256, "i" * 256), ("i" * 257, None)):
+        assert answered(**{"x-request-id": given}) == expected
+    app.state.ropeswitch = server_parts(front, request_ids=False)
+    assert answered() is None

@@ -2,39 +2,45 @@
 
 import logging
 import os
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.front.limits.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, bearer, digest, read_keys
+from ropeswitch.server.front.limits import keys
+from ropeswitch.server.front.limits.keys import LOOK_SECONDS, MOST_KEYS, KeyRing, digest, read_keys
 from ropeswitch.server.front.state import is_open, route_path
-from tests.server.front.parts import Clock, app_behind, ask, error_of, parts
+from tests.server.front.parts import Clock, app_behind, ask, parts
 from tests.server.front.parts import bearer as header
 
 KEYS = ["first-key", "second-key"]
+GUARDED = "/v1/models /docs /openapi.json /load /nothing /healthy /uix /v1/health /HEALTH /health.. /v1/length".split()
+OPEN = "/ /health /health/live /health/ready /ui /ui/app.js /metrics /metrics/ /metricsx".split()
 
 
-GUARDED = (
-    "/v1/models /tokenize /invocations /ping /docs /openapi.json /version /load /nothing "
-    "/healthy /uix /v1/health /HEALTH /health.."
-)
-
-
-@pytest.mark.parametrize("path", GUARDED.split())
-def test_every_route_needs_a_key(tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize("path", GUARDED + OPEN)
+def test_every_route_but_probes_page_and_metrics_needs_a_key(tmp_path: Path, path: str) -> None:
     app = app_behind(parts(tmp_path, keys=KEYS)[0])
     for method in ("GET", "POST", "HEAD", "DELETE"):
-        for wrong in ({}, header("other"), header(""), {"authorization": "Basic first-key"}, {"api-key": "first-key"}):
-            assert ask(app, method, path, headers=wrong).status_code == 401
-        for key in KEYS:
-            assert ask(app, method, path, headers=header(key)).status_code in (200, 404, 405)
+        for wrong in (
+            {},
+            header("sent-but-wrong"),
+            header(""),
+            {"authorization": "Basic first-key"},
+            {"api-key": "first-key"},
+        ):
+            answer = ask(app, method, path, headers=wrong)
+            assert (answer.status_code == 401) == (path in GUARDED) and "sent-but-wrong" not in answer.text
+            assert answer.status_code != 401 or answer.headers["www-authenticate"] == "Bearer"
+        for right in (header(KEYS[0]), {"authorization": f"bEARER  {KEYS[1]} "}):
+            assert ask(app, method, path, headers=right).status_code in (200, 404, 405)
+    assert ask(app_behind(parts(tmp_path)[0]), "POST", path).status_code != 401
 
 
 def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path) -> None:
@@ -48,15 +54,6 @@ def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path
         both = {"x-api-key": "second-key"} | header("other")
         assert ask(app, "POST", path, headers=both).status_code == 401
     assert ask(app, "POST", "/v1/length", headers={"x-api-key": "second-key"}).status_code == 401
-
-
-@pytest.mark.parametrize(
-    "path", ["/", "/health", "/health/live", "/health/ready", "/ui", "/ui/app.js", "/metrics", "/metrics/", "/metricsx"]
-)
-def test_open_routes(tmp_path: Path, path: str) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
-    assert ask(app, "GET", path).status_code == 404  # the tiny app has none of them
-    assert ask(app, "GET", path, headers=header("wrong")).status_code == 404
 
 
 def test_a_browser_may_ask_what_it_may_send(tmp_path: Path) -> None:
@@ -77,54 +74,28 @@ def test_a_browser_may_ask_what_it_may_send(tmp_path: Path) -> None:
         assert found.status_code == 200 and "secret" not in found.text
 
 
-def test_without_keys_nothing_needs_one(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-    assert ask(app, "POST", "/v1/length", content=b"abc").json() == 3
-    assert ask(app, "POST", "/v1/length", content=b"abc", headers=header("any")).json() == 3
-
-
-def test_the_metrics_key_opens_the_metrics_alone(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS, metrics_key="scraper")[0])
-    for path in ("/metrics", "/metrics/", "/metricsx"):
-        assert ask(app, "GET", path).status_code == 401
-        assert ask(app, "OPTIONS", path).status_code == 401
-        assert ask(app, "GET", path, headers=header("other")).status_code == 401
-        assert ask(app, "GET", path, headers=header("scraper")).status_code == 404
-        assert ask(app, "GET", path, headers=header("first-key")).status_code == 404
-    assert ask(app, "GET", "/v1/models", headers=header("scraper")).status_code == 401
-    alone = app_behind(parts(tmp_path, metrics_key="scraper")[0])
-    assert ask(alone, "GET", "/metrics").status_code == 401
-    assert ask(alone, "GET", "/v1/models").status_code == 404
-
-
-def test_a_file_of_metrics_keys_is_read_again(tmp_path: Path) -> None:
+def test_the_metrics_keys_open_the_metrics_alone_and_follow_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "LOOK_SECONDS", 0)
     path = tmp_path / "metrics-keys"
-    path.write_text("scraper\n")
-    state = parts(tmp_path, keys=KEYS, metrics_key_file=str(path))[0]
+    path.write_text("from-file\n")
+    state = parts(tmp_path, keys=KEYS, metrics_key="scraper", metrics_key_file=str(path))[0]
     app = app_behind(state)
-    assert ask(app, "GET", "/metrics").status_code == 401
-    assert ask(app, "GET", "/metrics", headers=header("scraper")).status_code == 404
-    assert ask(app, "GET", "/v1/models", headers=header("scraper")).status_code == 401
-    replaced = tmp_path / "new"
-    replaced.write_text("next-scraper\n")
-    replaced.replace(path)
-    deadline = time.monotonic() + 10
-    while ask(app, "GET", "/metrics", headers=header("next-scraper")).status_code != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert ask(app, "GET", "/metrics", headers=header("scraper")).status_code == 401
+
+    def get(path: str, key: str, method: str = "GET") -> int:
+        return ask(app, method, path, headers=header(key)).status_code
+
+    for each in ("/metrics", "/metrics/", "/metricsx"):
+        assert ask(app, "GET", each).status_code == ask(app, "OPTIONS", each).status_code == get(each, "other") == 401
+        assert get(each, "scraper") == get(each, "from-file") == get(each, "first-key") == 404
+    assert get("/v1/models", "scraper") == get("/v1/models", "from-file") == 401
+    path.write_text("next\n")
+    assert (get("/metrics", "next"), get("/metrics", "from-file"), get("/metrics", "scraper")) == (404, 401, 404)
+    alone = app_behind(parts(tmp_path, metrics_key="scraper")[0])
+    assert ask(alone, "GET", "/metrics").status_code == 401 and ask(alone, "GET", "/v1/models").status_code == 404
     with pytest.raises(UsageError, match=r"^--metrics-key-file: "):
         parts(tmp_path, metrics_key_file=str(tmp_path / "none"))
-
-
-def test_the_answer_without_a_key(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
-    for headers in ({}, header("sent-but-wrong")):
-        answer = ask(app, "POST", "/v1/length", content=b"x" * 10, headers=headers)
-        error = error_of(answer)
-        assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert "sent-but-wrong" not in answer.text
 
 
 def test_the_root_path_is_taken_off_as_the_router_does(tmp_path: Path) -> None:
@@ -137,104 +108,47 @@ def test_the_root_path_is_taken_off_as_the_router_does(tmp_path: Path) -> None:
     assert ask(app, "POST", "/health/v1/length", content=b"abc").status_code == 401
 
 
-def test_the_metrics_have_no_websocket(tmp_path: Path) -> None:
-    """vLLM's mount would take one, and raise."""
-    app = app_behind(parts(tmp_path)[0])
-
-    @app.websocket("/metrics")
-    async def metrics(socket: WebSocket) -> None:
-        await socket.accept()
-
-    for path in ("/metrics", "/metricsx"):
-        with pytest.raises(Exception) as refused, TestClient(app).websocket_connect(path):
-            pass
-        assert getattr(refused.value, "status_code", None) == 404
+FEW = {f"x-{number}": "1" for number in range(10)}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("path", "config", "headers", "status", "expected"),
     [
-        ("x-request-id", "i" * 257, "x-request-id"),
-        ("X-Vllm-Priority", "99999999999999999999", "-2**63"),
-        ("X-Vllm-Priority", "-9223372036854775809", "-2**63"),
+        ("/v1/length", {"keys": KEYS}, header("other"), 401, "invalid_api_key"),
+        ("/v1/length", {"keys": KEYS}, header("first-key"), None, ""),
+        ("/metrics", {}, {}, 404, "no WebSocket"),
+        ("/metricsx", {}, {}, 404, "no WebSocket"),
+        ("/v1/length", {}, {"x-request-id": "i" * 257}, 400, "x-request-id"),
+        ("/v1/length", {}, {"X-Vllm-Priority": "99999999999999999999"}, 400, "-2**63"),
+        ("/v1/length", {}, {"X-Vllm-Priority": "-9223372036854775809"}, 400, "-2**63"),
+        ("/v1/length", {}, {"X-Vllm-Priority": "high"}, None, ""),
+        ("/v1/length", {}, {"X-Vllm-Priority": "-3"}, None, ""),
+        # The clients send some of their own.
+        ("/v1/length", {"max_headers": 20}, FEW | {f"y-{number}": "1" for number in range(11)}, 431, "20 headers"),
+        ("/v1/length", {"max_headers": 20}, FEW, None, ""),
     ],
 )
-def test_headers_that_the_engine_cannot_take(tmp_path: Path, name: str, value: str, says: str) -> None:
-    app = app_behind(parts(tmp_path)[0])
+def test_requests_and_websockets_are_refused_alike(
+    tmp_path: Path, path: str, config: Any, headers: dict[str, str], status: int | None, expected: str
+) -> None:
+    app = app_behind(parts(tmp_path, **config)[0])
 
-    @app.websocket("/v1/realtime")
-    async def realtime(socket: WebSocket) -> None:
+    @app.websocket("/{rest:path}")
+    async def socket(socket: WebSocket) -> None:
         await socket.accept()
-
-    with pytest.raises(Exception) as refused, TestClient(app).websocket_connect("/v1/realtime", headers={name: value}):
-        pass
-    assert getattr(refused.value, "status_code", None) == 400
-    answer = ask(app, "POST", "/v1/length", content=b"abc", headers={name: value})
-    assert answer.status_code == 400 and says in error_of(answer)["message"]
-    assert error_of(answer)["param"] == name.lower()
-    for given in ("high", "-3", value[:18]):
-        assert ask(app, "POST", "/v1/length", content=b"abc", headers={name: given}).status_code == 200
-
-
-def test_too_many_headers(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, max_headers=20)[0])
-
-    @app.websocket("/v1/realtime")
-    async def realtime(socket: WebSocket) -> None:
-        await socket.accept()
-
-    # The clients send some of their own.
-    few, many = ({f"x-{number}": "1" for number in range(count)} for count in (10, 21))
-    with TestClient(app).websocket_connect("/v1/realtime", headers=few):
-        pass
-    with pytest.raises(Exception) as refused, TestClient(app).websocket_connect("/v1/realtime", headers=many):
-        pass
-    assert getattr(refused.value, "status_code", None) == 431
-    assert ask(app, "POST", "/v1/length", content=b"abc", headers=few).status_code == 200
-    answer = ask(app, "POST", "/v1/length", content=b"abc", headers=many)
-    assert answer.status_code == 431 and answer.headers["connection"] == "close"
-    assert error_of(answer)["code"] == "request_too_large" and "20 headers" in error_of(answer)["message"]
-
-
-def test_websockets_need_a_key(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
-
-    @app.websocket("/v1/realtime")
-    async def realtime(socket: WebSocket) -> None:
-        await socket.accept()
-        await socket.send_text("open")
         await socket.close()
 
-    client = TestClient(app)
-    with client.websocket_connect("/v1/realtime", headers=header("first-key")) as socket:
-        assert socket.receive_text() == "open"
-    with pytest.raises(Exception) as refused, client.websocket_connect("/v1/realtime"):
-        pass
-    status = getattr(refused.value, "status_code", None)
-    assert status == 401 or isinstance(refused.value, WebSocketDisconnect)
-
-
-@pytest.mark.parametrize(
-    ("value", "token"),
-    [
-        (b"Bearer k", b"k"),
-        (b"bearer  k ", b"k"),
-        (b"BEARER k", b"k"),
-        (b"Bearer", None),
-        (b"Bearer ", None),
-        (b"k", None),
-        (b"Basic k", None),
-        (b"", None),
-    ],
-)
-def test_bearer_tokens(value: bytes, token: bytes | None) -> None:
-    assert bearer(value) == token
-
-
-def test_files_of_keys(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("# ours\n first \n\nsecond\r\n  # theirs\nthird")
-    assert read_keys(str(path)) == {digest(b"first"): 2, digest(b"second"): 4, digest(b"third"): 6}
+    if status is None:
+        with TestClient(app).websocket_connect(path, headers=headers):
+            pass
+    else:
+        with pytest.raises(Exception) as refused, TestClient(app).websocket_connect(path, headers=headers):
+            pass
+        assert getattr(refused.value, "status_code", None) == status
+    if not path.startswith("/metrics"):
+        answer = ask(app, "POST", path, content=b"abc", headers=headers)
+        assert answer.status_code == (status or 200) and expected in answer.text
+        assert (answer.headers.get("connection") == "close") == (status is not None)
 
 
 @pytest.mark.parametrize(
@@ -258,30 +172,21 @@ def test_bad_files_of_keys(tmp_path: Path, content: bytes, expected: str) -> Non
     assert "sec ret" not in str(refused.value) and "gööd" not in str(refused.value)
 
 
-def test_a_missing_file_of_keys(tmp_path: Path) -> None:
-    for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(UsageError, match="cannot be read"):
-            read_keys(str(path))
-
-
-def secret(folder: Path, name: str, content: str) -> Path:
-    """A secret as Kubernetes mounts it: a link to a link to a folder, which is replaced at once."""
-    (folder / name).mkdir()
-    (folder / name / "keys").write_text(content)
-    os.symlink(name, folder / "new")
-    os.replace(folder / "new", folder / "data")
-    link = folder / "keys"
-    if not link.is_symlink():
-        os.symlink("data/keys", link)
-    return link
-
-
 def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
+    """Kubernetes mounts a link to a link to a folder, which is replaced at once."""
+
+    def mount(name: str, content: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "keys").write_text(content)
+        os.symlink(name, tmp_path / "new")
+        os.replace(tmp_path / "new", tmp_path / "data")
+
     clock = Clock()
-    path = secret(tmp_path, "one", "old\n")
-    ring = KeyRing([digest(b"fixed")], str(path), clock=clock)
-    assert ring.match(b"old") and ring.match(b"fixed") and not ring.match(b"new")
-    secret(tmp_path, "two", "new\n")
+    mount("one", "# ours\n old \n\nsecond\r\n")
+    os.symlink("data/keys", tmp_path / "keys")
+    ring = KeyRing([digest(b"fixed")], str(tmp_path / "keys"), clock=clock)
+    assert all(map(ring.match, (b"old", b"second", b"fixed"))) and not ring.match(b"new") and not ring.match(b"# ours")
+    mount("two", "new\n")
     assert ring.match(b"old"), "not before a second has passed"
     clock.now += LOOK_SECONDS
     assert ring.match(b"new") and ring.match(b"fixed") and not ring.match(b"old")
@@ -300,18 +205,10 @@ def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: 
             path.write_text(change)
         for _ in range(3):
             clock.now += LOOK_SECONDS
-            assert ring.match(b"old-secret") and not ring.match(b"")
+            assert ring.needed and ring.match(b"old-secret") and not ring.match(b"")
         messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
         assert len(messages) == 1 and messages[0].endswith("stays in force") and str(path) in messages[0]
         assert "old-secret" not in messages[0] and "two words" not in messages[0]
     path.write_text("new\n")
     clock.now += LOOK_SECONDS
     assert ring.match(b"new") and not ring.match(b"old-secret")
-
-
-def test_a_ring_with_a_file_never_opens_the_server(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("old\n")
-    ring = KeyRing([], str(path), clock=Clock())
-    path.write_text("")
-    assert ring.needed

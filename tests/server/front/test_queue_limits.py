@@ -1,22 +1,23 @@
 """What may be in flight and wait for its first token: counts against a plain model of them, and what clients see."""
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import pytest
-from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
+from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
-from ropeswitch.server.front.refusal import Refusal, RefusedError, listeners
-from ropeswitch.server.front.state import FrontState, build
-from tests.server.front.parts import CONFIG, LADDER, Engine, HttpError, app_behind, ask, client_of, error_of, parts
+from ropeswitch.server.front.refusal import Refusal, RefusedError
+from ropeswitch.server.front.state import build
+from tests.server.front.parts import CONFIG, LADDER, Clock, Engine, app_behind, ask, bearer, error_of, parts
 
 
 def class_of(tokens: int) -> int:
@@ -55,90 +56,38 @@ def waiting(queue: Admission, index: int) -> tuple[int, int]:
     return queue.classes[index].requests.total, queue.classes[index].tokens.total
 
 
-def app_with_prompts(state: FrontState, admission: Admission, engine: Engine) -> FastAPI:
-    """An app whose prompts are lists of lengths; each waits in the engine until it is done there."""
-    app = app_behind(state)
-
-    @app.exception_handler(HttpError)
-    async def http_error(request: Request, error: HttpError) -> JSONResponse:
-        return JSONResponse({"error": {"message": str(error), "code": error.status}}, error.status)
-
-    @app.post("/v1/prompts")
-    async def prompts(request: Request) -> int:
-        asked = await request.json()
-        names = [f"{asked['id']}-{number}" for number in range(len(asked["lengths"]))]
-        for name, length in zip(names, asked["lengths"], strict=True):
-            admission.admit(length, class_of(length), asked.get("n", 1), name)
-        if asked.get("fault"):
-            raise ZeroDivisionError
-        try:
-            engine.requests.update(dict.fromkeys(names, True))
-            await asyncio.sleep(asked.get("prefill", 0))
-            engine.requests.update(dict.fromkeys(names, False))
-        finally:
-            for name in names:
-                del engine.requests[name]
-        return len(names)
-
-    return app
+def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Path) -> None:
+    engine, clock = Engine(), Clock()
+    queue = parts(tmp_path, engine, max_queued_requests={None: 4})[1]
+    queue._clock = clock
+    for name in ("0", "1"):
+        assert Asking(queue).admit(12, name=name) is None
+        engine.requests[name] = True
+    for waited, expected in ((0.0, 1), (0.5, 1), (7.2, 8), (500.0, 60)):
+        clock.now = 1000 + waited
+        refusal = Asking(queue).admit(9)
+        assert refusal is not None and (refusal.status, refusal.code) == (503, "queue_full")
+        assert "--max-queued-requests: 2 of at most 4 requests of length class 'long' wait" in refusal.message
+        assert refusal.retry_after == expected
+    mixed = Asking(queue)
+    assert mixed.admit(8) is None and mixed.admit(9) is not None
+    mixed.end()
+    assert waiting(queue, 0) == (0, 0)
+    # What is computed waits no more, though it is still being answered.
+    engine.requests["0"] = False
+    queue.look()
+    assert Asking(queue).admit(9) is None
 
 
-def test_a_full_class_leaves_the_other(tmp_path: Path) -> None:
-    engine = Engine()
-    state, admission = parts(tmp_path, engine, max_queued_requests={None: 4})
-    app = app_with_prompts(state, admission, engine)
-
-    async def run() -> None:
-        async with client_of(app) as client:
-            slow = {"lengths": [12], "prefill": 60}
-            running = [asyncio.create_task(client.post("/v1/prompts", json=slow | {"id": i})) for i in range(2)]
-            while waiting(admission, 1) != (2, 24):
-                await asyncio.sleep(0.001)
-            refused = await client.post("/v1/prompts", json={"id": "long", "lengths": [9]})
-            assert refused.status_code == 503 and 1 <= int(refused.headers["retry-after"]) <= 60
-            error = error_of(refused)
-            assert (error["type"], error["code"]) == ("server_error", "queue_full")
-            assert "--max-queued-requests: 2 of at most 4 requests of length class 'long' wait" in error["message"]
-            for _ in range(3):
-                assert (await client.post("/v1/prompts", json={"id": "short", "lengths": [8]})).status_code == 200
-            mixed = await client.post("/v1/prompts", json={"id": "mixed", "lengths": [8, 9]})
-            assert mixed.status_code == 503 and waiting(admission, 0) == (0, 0)
-            # What is computed waits no more, though it is still being answered.
-            engine.requests["0-0"] = False
-            admission.look()
-            assert (await client.post("/v1/prompts", json={"id": "next", "lengths": [9]})).status_code == 200
-            faulty = await client.post("/v1/prompts", json={"id": "faulty", "lengths": [8], "fault": True})
-            assert faulty.status_code == 500
-            assert waiting(admission, 0) == (0, 0) and admission.sequences.total == 2
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-        assert waiting(admission, 1) == (0, 0) and admission.sequences.total == 0
-
-    asyncio.run(run())
-
-
-def test_tokens_and_answers_are_counted(tmp_path: Path) -> None:
-    limits = {"max_queued_tokens": {"short": 40}, "max_queued_requests": {"short": 10}}
-    queue = parts(tmp_path, Engine(), **limits)[0].queue
-    assert Asking(queue).admit(5, 3) is None and waiting(queue, 0) == (3, 15)
-    tokens = Asking(queue).admit(6)
-    assert tokens is not None and tokens.reason == "queue_tokens"
-    assert "--max-queued-tokens: 15 of at most 40 tokens" in tokens.message
-    requests = Asking(queue).admit(1, 3)
-    assert (
-        requests is not None and requests.reason == "queue_requests" and "3 of at most 10 requests" in requests.message
-    )
-    assert Asking(queue).admit(5) is None and waiting(queue, 0) == (4, 20)
-
-
-def test_no_client_fills_a_class(tmp_path: Path) -> None:
-    queue = parts(tmp_path, Engine(), max_queued_requests={None: 64})[0].queue
-    while Asking(queue).admit(1) is None:
-        pass
-    assert waiting(queue, 0)[0] == 32
-    assert Asking(queue, "b").admit(1, 16) is None
-    assert Asking(queue, "c").admit(1, 8) is None
+def test_no_client_fills_a_class_with_requests_or_tokens(tmp_path: Path) -> None:
+    queue = parts(tmp_path, Engine(), max_queued_requests={None: 64}, max_queued_tokens={"long": 320})[0].queue
+    for tokens, index, reason, held in ((1, 0, "queue_requests", 32), (10, 1, "queue_tokens", 16)):
+        while (refusal := Asking(queue).admit(tokens)) is None:
+            pass
+        assert refusal.reason == reason and waiting(queue, index)[0] == held
+        assert f"{held * tokens if index else held} of at most" in refusal.message
+        assert Asking(queue, "b").admit(tokens, held // 2) is None
+        assert Asking(queue, "c").admit(tokens, held // 4) is None
 
 
 def test_what_never_fits_is_the_clients_mistake(tmp_path: Path) -> None:
@@ -186,17 +135,6 @@ def test_sequences_and_tokens_of_a_client_count_until_its_requests_end(tmp_path:
     assert first.admit(1) is None and not queue.sequences.held
 
 
-def test_the_first_in_the_queue_tells_when_to_come_back(tmp_path: Path) -> None:
-    state, _ = parts(tmp_path, Engine(), max_queued_requests={None: 1})
-    now = [0.0]
-    state.queue._clock = lambda: now[0]
-    assert Asking(state.queue).admit(1) is None
-    for waited, expected in ((0.0, 1), (0.5, 1), (7.2, 8), (500.0, 60)):
-        now[0] = waited
-        refusal = Asking(state.queue).admit(1)
-        assert refusal is not None and (refusal.status, refusal.retry_after) == (503, expected)
-
-
 @settings(max_examples=50)
 @given(
     st.lists(
@@ -241,27 +179,16 @@ def test_counts_are_those_of_what_waits(
     assert not queue.sequences.held and not queue.tokens.held
 
 
-def test_prompts_longer_than_the_limit(tmp_path: Path) -> None:
-    engine = Engine()
-    state, admission = parts(tmp_path, engine, max_prompt_tokens=10)
-    app = app_with_prompts(state, admission, engine)
-    rejected: list[tuple[str, int | None]] = []
-    listeners.append(lambda reason, tokens: rejected.append((reason, tokens)))
-    try:
-        assert ask(app, "POST", "/v1/prompts", json={"id": "a", "lengths": [10]}).status_code == 200
-        answer = ask(app, "POST", "/v1/prompts", json={"id": "b", "lengths": [10, 11]})
-    finally:
-        listeners.pop()
-    error = error_of(answer)
-    assert answer.status_code == 400 and error["code"] == "context_length_exceeded" and error["param"] == "prompt"
-    assert "11 tokens" in error["message"] and "10 tokens" in error["message"]
-    assert rejected == [("prompt_tokens", 11)]
-
-
-def test_what_is_no_requests_own_is_not_counted(tmp_path: Path) -> None:
-    admission = parts(tmp_path, max_prompt_tokens=1)[1]
-    admission.admit(9, 1, 1, "warm-up")
-    assert waiting(admission, 1) == (0, 0)
+def test_a_prompt_longer_than_the_limit_is_refused_and_the_servers_own_are_not_counted(tmp_path: Path) -> None:
+    queue = parts(tmp_path, max_prompt_tokens=10)[1]
+    queue.admit(12, 1, 1, "warm-up")
+    assert waiting(queue, 1) == (0, 0)
+    asking = Asking(queue)
+    assert asking.admit(10) is None
+    refusal = asking.admit(11)
+    assert refusal is not None and (refusal.status, refusal.code) == (400, "context_length_exceeded")
+    assert (refusal.param, refusal.reason, asking.context.refused_tokens) == ("prompt", "prompt_tokens", 11)
+    assert "10 tokens" in refusal.message and "11 tokens" in refusal.message
 
 
 @pytest.mark.parametrize("longest", [4096, 1 << 20, 1 << 22])
@@ -269,7 +196,7 @@ def test_honest_requests_fit_by_default(tmp_path: Path, longest: int) -> None:
     """128 prompts of up to 8,192 tokens with n = 8, three of them at once, and four prompts of the longest length."""
     sets = [{"name": "short", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "long", "max_length": longest}]
     ladder = FactorLadder.checked([sets[0], sets[1] | {"factors": [1.5, 3.0]}])
-    queue = build(CONFIG, ladder, longest, Engine().waits, HttpError).queue
+    queue = build(CONFIG, ladder, longest, Engine().waits, RefusedError).queue
     size = min(longest, 8192)
     for requests, prompts, tokens, copies in ((1, 128, size, 8), (3, 128, 1024, 8), (4, 1, longest, 1)):
         asked = [Asking(queue) for _ in range(requests)]
@@ -288,3 +215,39 @@ def test_limits_of_classes(tmp_path: Path) -> None:
     assert long.name == LADDER.names[1]
     one = parts(tmp_path, max_queued_requests={None: 5, "long": 2}, max_queued_tokens={"short": 7})[0].queue.classes
     assert [(each.requests.limit, each.tokens.limit) for each in one] == [(5, 7), (2, QUEUED_TOKENS)]
+
+
+def test_requests_and_websockets_of_a_key_count_while_they_run(tmp_path: Path) -> None:
+    state = parts(tmp_path, keys=["a", "b"], max_sequences_per_key=2)[0]
+    app, held = app_behind(state), state.queue.sequences.held
+
+    @app.websocket("/v1/realtime")
+    async def realtime(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.receive_text()
+        await socket.close()
+
+    def asked(method: str, path: str, key: str | None) -> httpx.Response:
+        return ask(app, method, path, headers=bearer(key) if key else {})
+
+    client = TestClient(app, headers=bearer("a"))
+    with client.websocket_connect("/v1/realtime") as one, client.websocket_connect("/v1/realtime") as other:
+        assert held == {digest(b"a"): 2}
+        with pytest.raises(Exception), client.websocket_connect("/v1/realtime"):  # noqa: B017 - of the test client's own
+            pass
+        third = asked("POST", "/v1/length", "a")
+        assert third.status_code == 429 and third.headers["retry-after"] == "1"
+        error = error_of(third)
+        assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+        # Probes, scrapes, requests that start no work, and those without a key are not counted.
+        for method, path, key, status in (
+            ("GET", "/v1/length", "a", 405),
+            ("POST", "/v1/length", None, 401),
+            ("POST", "/v1/length", "b", 200),
+            ("POST", "/health", "a", 404),
+            ("GET", "/metrics", "a", 404),
+        ):
+            assert asked(method, path, key).status_code == status
+        one.send_text("done")
+        other.send_text("done")
+    assert not held and asked("POST", "/v1/length", "a").status_code == 200 and not held

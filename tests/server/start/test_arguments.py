@@ -88,7 +88,6 @@ def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
     ("argv", "expected"),
     [
         (["--max-modl-len", "3"], "--max-modl-len: unknown flag; did you mean --max-model-len or --max-log-len?"),
-        (["--max_modl_len=3"], "--max-modl-len: unknown flag; did you mean"),
         (["--laddr", "yarn"], "--laddr: unknown flag; did you mean --ladder?"),
         (["--zzzqqq"], "--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"),
         (["--task", "embed"], "--task: unknown flag; use --runner pooling"),
@@ -98,12 +97,10 @@ def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
             "--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use --max-model-len LENGTH",
         ),
         (["--config=a.yaml"], "--config=a.yaml: vLLM ignores this form; write --config FILE"),
-        (["--access-log", "on"], "--access-log: invalid choice: 'on'"),
         (["--body-timeout", "-0.5"], "--body-timeout: '-0.5' must be a number of seconds above 0"),
         (["--ladder"], "--ladder: expected one argument"),
         (["--port", "80000"], "--port: 80000 on every address cannot be used: "),
         (["--host", "a..b"], "--port: 8000 on a..b cannot be used: "),
-        (["--host", "::zz"], "--port: 8000 on ::zz cannot be used: "),
     ],
 )
 def test_refusals(argv: list[str], expected: str) -> None:

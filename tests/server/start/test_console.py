@@ -82,18 +82,6 @@ def test_a_start_and_a_run(tmp_path: Path) -> None:
     assert rest == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "after"]
 
 
-def test_a_start_that_fails_keeps_its_log() -> None:
-    done = run("""
-        with opened(hold=True) as console:
-            os.write(2, b"cause\\n")
-            print(console.keep())
-    """)
-    path = Path(done.stdout.strip())
-    assert path.read_text() == "cause\n"
-    path.unlink()
-    assert "cause" not in done.stderr
-
-
 @pytest.mark.parametrize("release", [True, False])
 def test_what_is_not_held_is_printed_whole_and_ready_all_the_same(tmp_path: Path, release: bool) -> None:
     done = run(f"""
@@ -140,27 +128,6 @@ def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> Non
     assert lines[2].startswith("ropeswitch: loading weights")
 
 
-def test_a_log_that_grew_is_emptied_once_it_is_read_to_its_end() -> None:
-    run("""
-        held_log.MOST_BYTES = 1000
-        log = HeldLog()
-        os.write(2, b"x" * 900)
-        assert len(log.read()) == 900 and log.read() == b""
-        log.cut()
-        assert os.path.getsize(log.path) == 900
-        os.write(2, b"y" * 200)
-        assert log.read() == b"y" * 200
-        os.write(2, b"late")
-        log.cut()
-        assert log.read() == b"late"
-        log.cut()
-        assert os.path.getsize(log.path) == 0
-        os.write(2, b"z")
-        assert log.read() == b"z"
-        log.close(keep=False)
-    """)
-
-
 def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None:
     done = run("""
         held_log.MOST_BYTES = 1000
@@ -174,21 +141,6 @@ def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None
     assert done.stderr.splitlines()[1:] == ["a" * 2000, "b" * 2000, "c"]
 
 
-def test_a_pipe_gets_progress_at_pauses_that_double_up_to_a_minute() -> None:
-    done = run("""
-        with opened(hold=True) as console:
-            console._over.set()
-            console._thread.join()
-            os.write(2, logged("INFO", "x" * 300).encode() + b"\\n")
-            console.catch_up()
-            for seconds in range(200):
-                console._show_progress(seconds)
-    """)
-    [_, *lines] = done.stderr.splitlines()
-    assert [line.split("(")[1].split(")")[0] for line in lines] == ["10 s", "20 s", "40 s", "80 s", "140 s"]
-    assert lines[0].startswith("ropeswitch: first stage (10 s): xxx") and len(lines[0]) == 160
-
-
 def test_nothing_is_printed_when_the_interpreter_ends() -> None:
     done = run("""
         import atexit
@@ -197,12 +149,6 @@ def test_nothing_is_printed_when_the_interpreter_ends() -> None:
         print("last", file=sys.stderr)
     """)
     assert done.stderr == "last\n"
-
-
-def test_a_user_s_own_logging_counts() -> None:
-    from ropeswitch.server.start.log.held_log import CHOSEN, chosen
-
-    assert not chosen({"VLLM_LOGGING_LEVEL": ""}) and all(chosen({name: "x"}) for name in CHOSEN)
 
 
 @pytest.mark.parametrize("hold", [True, False])

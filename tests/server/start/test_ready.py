@@ -21,91 +21,68 @@ def front(**changes: Any) -> SimpleNamespace:
 
 
 def flags(**changes: Any) -> Namespace:
-    values = {
-        "host": "127.0.0.1",
-        "port": 8000,
-        "uds": None,
-        "ssl_certfile": None,
-        "ssl_cert_reqs": 0,
-        "served_model_name": ["mini"],
-        "model": "/models/mini",
-        "ropeswitch_front": front(),
-    }
+    values = {"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "ssl_cert_reqs": 0}
+    values |= {"served_model_name": ["mini"], "model": "/models/mini", "ropeswitch_front": front()}
     return Namespace(**values | changes)
 
 
-def test_a_chat_model() -> None:
-    where, curl = ready_lines(flags(), "chat")
+@pytest.mark.parametrize(
+    ("kind", "names", "path", "asked"),
+    [
+        ("chat", ["mini"], "chat/completions", {"model": "mini", "messages": [{"role": "user", "content": "Hello"}]}),
+        ("completion", None, "completions", {"model": "/models/mini", "prompt": "Hello"}),
+        ("completion", ['it\'s "new"'], "completions", {"model": 'it\'s "new"', "prompt": "Hello"}),
+        ("tokens", ["mini"], "completions", {"model": "mini", "prompt": [1]}),
+    ],
+)
+def test_the_first_request_can_be_pasted_into_a_shell(
+    kind: str, names: list[str] | None, path: str, asked: dict[str, Any]
+) -> None:
+    where, curl, *_ = ready_lines(flags(served_model_name=names), kind)
     assert where == "http://127.0.0.1:8000 (status page: http://127.0.0.1:8000/ui); a first request:"
     words = shlex.split(curl)
-    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
-    assert json.loads(words[-1]) == {
-        "model": "mini",
-        "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": 32,
-    }
+    assert words[:2] == ["curl", f"http://127.0.0.1:8000/v1/{path}"]
+    assert json.loads(words[-1]) == asked | {"max_tokens": 32}
 
 
-def test_other_models() -> None:
-    completion = shlex.split(ready_lines(flags(served_model_name=None), "completion")[1])
-    assert completion[1].endswith("/v1/completions")
-    assert json.loads(completion[-1]) == {"model": "/models/mini", "prompt": "Hello", "max_tokens": 32}
-    assert json.loads(shlex.split(ready_lines(flags(), "tokens")[1])[-1])["prompt"] == [1]
-    assert ready_lines(flags(), "none")[1] == "curl http://127.0.0.1:8000/v1/models"
+KEY_FILE, KEY = {"ropeswitch_front": front(key_file="/run/keys")}, {"ropeswitch_front": front(key_digests=(b"",))}
+MORE = {"ropeswitch_front": front(key_file="/run/keys", metrics_key_file="/run/more")}
+ONE_MORE = {"ropeswitch_front": front(key_file="/run/keys", metrics_digests=(b"",))}
+HERE, BEARER = "http://127.0.0.1:8000", "-H 'Authorization: Bearer YOUR_API_KEY' "
+ANYONE, METRICS = "anyone who reaches port 8000 needs no key", "/metrics needs no key"
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "where", "warning"),
     [
-        ({"host": "0.0.0.0"}, "curl http://127.0.0.1:8000/v1/models"),
-        ({"host": "::"}, "curl 'http://[::1]:8000/v1/models'"),
-        ({"host": "fe80::1"}, "curl 'http://[fe80::1]:8000/v1/models'"),
-        ({"host": "gpu7", "port": 9}, "curl http://gpu7:9/v1/models"),
-        ({"uds": "/run/a b"}, "curl --unix-socket '/run/a b' http://localhost/v1/models"),
-        ({"ssl_certfile": "x.pem"}, "curl -k https://127.0.0.1:8000/v1/models"),
+        ({}, HERE, None),
+        ({"host": "localhost"}, "http://localhost:8000", None),
+        ({"host": None}, HERE, ANYONE),
+        ({"host": "0.0.0.0"}, HERE, ANYONE),
+        ({"host": "::"}, "'http://[::1]:8000/v1/models'", ANYONE),
+        ({"host": "::1"}, "'http://[::1]:8000/v1/models'", None),
+        ({"host": "fe80::1"}, "'http://[fe80::1]:8000/v1/models'", ANYONE),
+        ({"host": "10.0.0.1"}, "http://10.0.0.1:8000", ANYONE),
+        ({"host": "gpu7", "port": 9}, "http://gpu7:9", ANYONE.replace("8000", "9")),
+        ({"host": None, "uds": "/run/a b"}, "--unix-socket '/run/a b' http://localhost", None),
+        ({"ssl_certfile": "x.pem"}, "-k https://127.0.0.1:8000", None),
         (
             {"ssl_certfile": "x.pem", "ssl_cert_reqs": 2},
-            "curl -k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000/v1/models",
+            "-k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000",
+            None,
         ),
-        (
-            {"ropeswitch_front": front(key_digests=(b"",))},
-            "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
-        ),
-        (
-            {"ropeswitch_front": front(key_file="/run/keys")},
-            "curl -H 'Authorization: Bearer YOUR_API_KEY' http://127.0.0.1:8000/v1/models",
-        ),
+        (KEY, BEARER + HERE, METRICS),
+        ({"host": None, **KEY_FILE}, BEARER + HERE, METRICS),
+        ({"host": None, **MORE}, BEARER + HERE, None),
+        ({"host": None, **ONE_MORE}, BEARER + HERE, None),
     ],
 )
-def test_where_a_client_reaches_it(changes: dict[str, Any], expected: str) -> None:
-    assert ready_lines(flags(**changes), "none")[1] == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "warned"),
-    [
-        ({"host": None}, "anyone who reaches port 8000 needs no key"),
-        ({"host": "0.0.0.0"}, "anyone who reaches port 8000"),
-        ({"host": "gpu7"}, "anyone who reaches port 8000"),
-        ({"host": "10.0.0.1"}, "anyone who reaches port 8000"),
-        ({"host": "localhost"}, None),
-        ({"host": "::1"}, None),
-        ({"host": None, "uds": "/run/socket"}, None),
-        ({"host": None, "ropeswitch_front": front(key_file="/run/keys")}, "/metrics needs no key"),
-        ({"ropeswitch_front": front(key_digests=(b"",))}, "/metrics needs no key"),
-        ({"host": None, "ropeswitch_front": front(key_file="/run/keys", metrics_key_file="/run/more")}, None),
-        ({"host": None, "ropeswitch_front": front(key_file="/run/keys", metrics_digests=(b"",))}, None),
-    ],
-)
-def test_open_doors_are_named(changes: dict[str, Any], warned: str | None) -> None:
-    _where, _curl, *warnings = ready_lines(flags(**changes), "none")
-    assert len(warnings) == (warned is not None)
-    assert warned is None or warnings[0].startswith(f"warning: {warned}")
-
-
-def test_a_name_with_quotes_is_one_word_of_the_shell() -> None:
-    words = shlex.split(ready_lines(flags(served_model_name=['it\'s "new"']), "completion")[1])
-    assert json.loads(words[-1])["model"] == 'it\'s "new"'
+def test_where_a_client_reaches_it_and_what_is_open_to_anyone(
+    changes: dict[str, Any], where: str, warning: str | None
+) -> None:
+    _, curl, *warnings = ready_lines(flags(**changes), "none")
+    assert curl == f"curl {where}" + "/v1/models" * (not where.endswith("'"))
+    assert len(warnings) == (warning is not None) and all(each.startswith(f"warning: {warning}") for each in warnings)
 
 
 def test_it_is_written_once_and_only_when_connections_are_accepted(

@@ -39,27 +39,19 @@ def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException
         signal.signal(each, handler)
 
 
-def test_a_stop_is_no_error(outcome: Any) -> None:
+def test_a_stop_is_no_error_unless_the_engine_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(None) == (0, [])
     # Of several API servers the process that started them leaves so.
     assert outcome(SystemExit()) == (0, [])
     with pytest.raises(KeyboardInterrupt):
         outcome(KeyboardInterrupt())
+    monkeypatch.setattr(LIFE, "died", True)
+    assert outcome(None) == (1, ["error: the engine died; see the log above"])
 
 
-def test_ctrl_c_counts_for_more_than_the_error_that_follows_it(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def serve(*_: Any) -> None:
-        try:
-            signal.raise_signal(signal.SIGINT)
-        finally:
-            raise RuntimeError("Engine core initialization failed")
-
-    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
-    with pytest.raises(KeyboardInterrupt):
-        outcome(None)
-
-
-def test_ctrl_c_ends_an_engine_that_starts(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_that_follows(
+    outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
 
     def serve(*_: Any) -> None:
@@ -81,8 +73,3 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
     assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault (")
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))
-
-
-def test_a_server_whose_engine_died(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LIFE, "died", True)
-    assert outcome(None) == (1, ["error: the engine died; see the log above"])

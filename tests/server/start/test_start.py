@@ -8,14 +8,15 @@ import shlex
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.server.asking import not_ready, wait_until
+from tests.server.asking import Asking, not_ready, wait_until
 from tests.server.running import PROGRAM, Server, environment, free_port, running
 
 MOST_LINES = 15
@@ -87,51 +88,30 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
 def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[str]) -> None:
     with running(tmp_path, "--enforce-eager", *flags, command=PROGRAM) as server:
         before = len(wait_for_curl(server))
-        asking = subprocess.Popen(
-            [
-                "curl",
-                "-sN",
-                f"{server.url}/v1/completions",
-                "-H",
-                "content-type: application/json",
-                "-d",
-                json.dumps(STREAM),
-            ],
-            stdout=subprocess.PIPE,
-        )
-        assert asking.stdout is not None and asking.stdout.readline().startswith(b"data: ")
+        asking = Asking(server, STREAM)
+        wait_until(lambda: asking.events != [], time.monotonic(), "the stream begins", 60)
         interrupt(server)
         waiting = "ropeswitch: waiting up to 25 s for 1 request in flight; Ctrl-C again ends the wait"
         wait_until(lambda: waiting in lines_of(server), time.monotonic(), waiting, 20)
         interrupt(server)
-        rest = asking.stdout.read().decode()
-        assert '"finish_reason":"abort"' in rest and "[DONE]" in rest
-        asking.wait(60)
+        asking.join(60)
+        assert asking.events[-1]["choices"][0]["finish_reason"] == "abort" and "data: [DONE]" in asking.lines
         server.process.wait(60)
         shown = [line for line in lines_of(server)[before:] if not line.startswith('{"time"')]
         assert shown == [waiting, "ropeswitch: stopped"]
 
 
-@pytest.mark.full
-def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    port = free_port()
-    command = [*PROGRAM, "serve", "--enforce-eager", "--verbose", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, env=environment(), stdout=writer, stderr=writer, start_new_session=True)
-    server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
+@contextmanager
+def starting(output: Any, port: int, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, which starts; at the end, nothing is left of its session."""
+    command = [*PROGRAM, "serve", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *flags]
+    process = subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
     try:
-        wait_until(lambda: not not_ready(server), time.monotonic(), "ready", 200)
-        for _ in range(400):
-            assert server.get("/v1/models").status == 200
-        body = {"model": "longrope-mini", "prompt": "The", "max_tokens": 2}
-        assert server.post("/v1/completions", body).status == server.get("/health/live").status == 200
-        process.terminate()
-        assert process.wait(60) == 0
+        yield process
     finally:
-        process.kill()
-        os.close(reader)
-        os.close(writer)
+        for each in processes(process.pid):
+            each.kill()
+        process.wait()
 
 
 def processes(session: int) -> dict[psutil.Process, str]:
@@ -145,22 +125,34 @@ def processes(session: int) -> dict[psutil.Process, str]:
 
 
 @pytest.mark.full
+def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with starting(writer, port := free_port(), "--verbose") as process:
+        server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
+        wait_until(lambda: not not_ready(server), time.monotonic(), "ready", 200)
+        for _ in range(400):
+            assert server.get("/v1/models").status == 200
+        body = {"model": "longrope-mini", "prompt": "The", "max_tokens": 2}
+        assert server.post("/v1/completions", body).status == server.get("/health/live").status == 200
+        process.terminate()
+        assert process.wait(60) == 0
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 2], ids=["engine", "worker"])
 def test_nothing_outlives_a_command_that_is_killed_while_it_starts(count: int) -> None:
-    command = [*PROGRAM, "serve", "--enforce-eager", "--port", str(free_port())]
-    server = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL, start_new_session=True)
+    with starting(subprocess.DEVNULL, free_port()) as process:
 
-    def spawned() -> int:
-        return sum("spawn_main" in line or "VLLM::" in line for line in processes(server.pid).values())
+        def spawned() -> int:
+            return sum("spawn_main" in line or "VLLM::" in line for line in processes(process.pid).values())
 
-    try:
         wait_until(lambda: spawned() == count, time.monotonic(), "its children start", 200)
-        server.kill()
-        server.wait()
-        wait_until(lambda: not processes(server.pid), time.monotonic(), "they are gone", 15)
-    finally:
-        for each in processes(server.pid):
-            each.kill()
+        process.kill()
+        process.wait()
+        wait_until(lambda: not processes(process.pid), time.monotonic(), "they are gone", 15)
 
 
 @pytest.mark.full
@@ -172,17 +164,9 @@ def test_nothing_outlives_a_command_that_is_killed_while_it_starts(count: int) -
         ("starting the engine for", signal.SIGTERM),
     ],
 )
-def test_a_start_that_is_stopped(tmp_path: Path, when: str, end: signal.Signals) -> None:
+def test_a_start_that_is_stopped_says_so_alone(tmp_path: Path, when: str, end: signal.Signals) -> None:
     log = tmp_path / "server.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*PROGRAM, "serve", "--enforce-eager", "--port", str(free_port())],
-            env=environment(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    with log.open("wb") as output, starting(output, free_port()) as process:
         wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), time.monotonic(), when, 200)
         # While vLLM is imported, or its engine's process is.
         time.sleep(3)
@@ -191,7 +175,5 @@ def test_a_start_that_is_stopped(tmp_path: Path, when: str, end: signal.Signals)
         else:  # as systems stop a service
             process.send_signal(end)
         assert process.wait(60) == 130
-    finally:
-        process.kill()
     lines = log.read_text().splitlines()
     assert lines[-1] == "ropeswitch: stopped" and all(line.startswith("ropeswitch: ") for line in lines)

@@ -1,6 +1,7 @@
 """``ROPESWITCH_`` variables as defaults of the flags of ``ropeswitch serve``: flags come first, wrong values are refused."""
 
 import argparse
+from typing import Any
 
 import pytest
 
@@ -18,36 +19,35 @@ def taken(*words: str) -> argparse.Namespace:
     return argparse.Namespace(**vars(args) | {"ladder": choice and choice.text, "native_window": window})
 
 
-def test_they_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:64k")
-    monkeypatch.setenv("ROPESWITCH_NATIVE_WINDOW", "32k")
-    monkeypatch.setenv("ROPESWITCH_LADDER_POLICY", "reserve")
-    monkeypatch.setenv("ROPESWITCH_ROPE_ANGLES", "hf")
-    monkeypatch.setenv("ROPESWITCH_LENGTH_AWARE_SCHEDULING", "false")
-    monkeypatch.setenv("ROPESWITCH_STEP_LATENCY_TARGET", "0.3")
-    args = taken("a/b")
-    assert (args.ladder, args.native_window) == ("yarn:64k", 32768)
-    assert (args.ladder_policy, args.rope_angles) == ("reserve", "hf")
-    assert (args.length_aware_scheduling, args.step_latency_target) == (False, 0.3)
-
-
-def test_flags_have_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:64k")
-    monkeypatch.setenv("ROPESWITCH_NATIVE_WINDOW", "32k")
-    monkeypatch.setenv("ROPESWITCH_LADDER_POLICY", "reserve")
-    monkeypatch.setenv("ROPESWITCH_LENGTH_AWARE_SCHEDULING", "false")
-    args = taken("--ladder", "auto", "--ladder-policy", "length", "--length-aware-scheduling")
-    assert (args.ladder, args.native_window, args.ladder_policy) == ("auto", 32768, "length")
-    assert args.length_aware_scheduling
-    # A list of factors has no use for the window.
-    for words in (["--factors", "a.json"], ["--ladder", "file:a.json"]):
-        args = taken(*words)
-        assert args.ladder == "file:a.json" and args.native_window is None
-
-
-def test_a_file_of_factors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPESWITCH_FACTORS", "a.json")
-    assert taken().ladder == "file:a.json" and taken("--ladder", "auto").ladder == "auto"
+@pytest.mark.parametrize(
+    ("variables", "words", "expected"),
+    [
+        ({}, ("a/b",), {"ladder": "yarn:64k", "native_window": 32768, "ladder_policy": "reserve", "rope_angles": "hf"}),
+        ({}, ("a/b",), {"length_aware_scheduling": False, "step_latency_target": 0.3}),
+        ({}, ("--ladder", "auto"), {"ladder": "auto", "native_window": 32768}),
+        (
+            {},
+            ("--ladder-policy", "length", "--rope-angles", "exact"),
+            {"ladder_policy": "length", "rope_angles": "exact"},
+        ),
+        ({}, ("--length-aware-scheduling",), {"length_aware_scheduling": True}),
+        # A list of factors has no use for the window.
+        ({}, ("--factors", "a.json"), {"ladder": "file:a.json", "native_window": None}),
+        ({}, ("--ladder", "file:a.json"), {"ladder": "file:a.json", "native_window": None}),
+        ({"LADDER": "", "FACTORS": "a.json"}, (), {"ladder": "file:a.json"}),
+        ({"LADDER": "", "FACTORS": "a.json"}, ("--ladder", "auto"), {"ladder": "auto"}),
+    ],
+)
+def test_variables_are_the_defaults_of_flags(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    given = {"LADDER": "yarn:64k", "NATIVE_WINDOW": "32k", "LADDER_POLICY": "reserve", "ROPE_ANGLES": "hf"}
+    given |= {"LENGTH_AWARE_SCHEDULING": "false", "STEP_LATENCY_TARGET": "0.3"} | variables
+    for name, value in given.items():
+        if value:
+            monkeypatch.setenv(f"ROPESWITCH_{name}", value)
+    args = vars(taken(*words))
+    assert {name: args[name] for name in expected} == expected
 
 
 def test_a_wrong_one_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

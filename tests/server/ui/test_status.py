@@ -1,7 +1,6 @@
 """The data of the status page, as the route answers it, from metrics that the server's own code has filled."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +20,8 @@ from ropeswitch.server.metrics.track import Track
 from ropeswitch.server.ui import status
 from ropeswitch.server.ui.history import POINTS, History
 from ropeswitch.server.ui.running import MOST, RunningSequences
-from tests.server.length_metrics.ladders import DEFAULT, SEVEN, ladder
-from tests.server.length_metrics.test_series import TIMES
+from tests.server.metrics.ladders import DEFAULT, SEVEN, ladder
+from tests.server.metrics.test_series import TIMES
 
 SHORT, LONG = "1-256", "257-1024"
 
@@ -85,11 +84,6 @@ def app_of(sets: FactorLadder, registry: CollectorRegistry, measured: status.Mea
     return TestClient(app)
 
 
-@pytest.fixture
-def shown() -> Iterator[Shown]:
-    yield server(*DEFAULT)
-
-
 def server(*ends: int) -> Shown:
     registry, sets, engine = CollectorRegistry(), ladder(*ends), Engine()
     metrics = LengthMetrics(sets, "m", registry)
@@ -99,24 +93,29 @@ def server(*ends: int) -> Shown:
     return Shown(metrics, app_of(sets, registry, measured), engine, history)
 
 
-def test_the_ladder_in_force(shown: Shown) -> None:
+@pytest.fixture
+def shown() -> Shown:
+    return server(*DEFAULT)
+
+
+def test_before_any_request_the_ladder_and_every_band_are_there_and_empty(shown: Shown) -> None:
     data = shown.data()
     assert [(each["name"], each["max_length"]) for each in data["sets"]] == [("set0", 256), ("set1", 1024)]
     assert (data["model"], data["policy"], data["angles"], data["max_model_len"]) == ("m", "length", "exact", 1024)
     assert data["vllm_version"] == "0.32.0" and data["version"]
-
-
-def test_before_any_request_every_band_is_there_and_empty(shown: Shown) -> None:
-    figures = shown.figures()
+    figures = data["figures"]
     places = [(each["length_band"], each["factor_set"]) for each in figures["live"]]
     assert places == [(SHORT, "set0"), (LONG, "set1")]
-    assert [each["length_band"] for each in figures["latency"]] == [SHORT, LONG]
     nothing = {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None}
-    assert all(each["time_to_first_token"] == nothing for each in figures["latency"])
-    assert [(each["factor_set"], each["count"], each["stall"]) for each in figures["switches"]] == [
-        ("set1", 0, nothing)
+    assert [(each["length_band"], each["time_to_first_token"]) for each in figures["latency"]] == [
+        (SHORT, nothing),
+        (LONG, nothing),
     ]
-    assert not any(figures["outcomes"].values()) and figures["rejections"] == {}
+    [switches] = figures["switches"]
+    assert (switches["factor_set"], switches["count"], switches["stall"]) == ("set1", 0, nothing)
+    assert not any(figures["outcomes"].values()) and figures["rejections"] == {} and figures["history"] == []
+    unmeasured = app_of(ladder(*DEFAULT), CollectorRegistry(), None).get("/v1/status").json()
+    assert unmeasured["figures"] is None and unmeasured["sets"] == data["sets"]
 
 
 def test_live_requests_by_band_and_set(shown: Shown) -> None:
@@ -144,6 +143,11 @@ def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown)
     assert short["inter_token_latency"]["p50"] == pytest.approx(0.05, rel=0.1)
     assert long["time_to_first_token"]["count"] == long["end_to_end"]["count"] == 0
     assert shown.figures()["outcomes"]["stop"] == 3
+    # Two switches on, where the fine histograms have no room left, there is a row for all.
+    shown = server(*SEVEN)
+    shown.metrics.add_later(0, (0, 6), [0.05], 1)
+    rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures()["latency"]}
+    assert rows.pop("other") == 1 and not any(rows.values())
 
 
 def test_switches_and_refusals(shown: Shown) -> None:
@@ -157,21 +161,15 @@ def test_switches_and_refusals(shown: Shown) -> None:
     assert (switches["factor_set"], switches["count"]) == ("set1", 2)
     assert (switches["recomputed_tokens"], switches["cached_tokens"]) == (56, 456)
     assert switches["stall"]["count"] == 2 and switches["stall"]["mean"] == pytest.approx(0.3)
+    newest, oldest = figures["events"]
+    names = ("length_band", "factor_set", "recomputed_tokens", "cached_tokens", "stall")
+    assert [newest[name] for name in names] == [SHORT, "set1", 6, 250, 0.4]
+    assert oldest["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= oldest["seconds_ago"]
     assert figures["rejections"] == {"invalid": 1, "prompt_tokens": 1}
     assert (figures["outcomes"]["rejected"], figures["outcomes"]["disconnect"]) == (2, 1)
-
-
-def test_what_has_no_series_of_its_own_has_a_row() -> None:
-    """Two switches on, where the fine histograms have no room left."""
-    shown = server(*SEVEN)
-    shown.metrics.add_later(0, (0, 6), [0.05], 1)
-    rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures()["latency"]}
-    assert rows.pop("other") == 1 and not any(rows.values())
-
-
-def test_where_nothing_is_measured() -> None:
-    data = app_of(ladder(*DEFAULT), CollectorRegistry(), None).get("/v1/status").json()
-    assert data["figures"] is None and len(data["sets"]) == 2
+    for _ in range(60):
+        shown.metrics.add_switch(0, (0, 1), 0.1, 1, 1)
+    assert len(shown.figures()["events"]) == 50
 
 
 def test_each_sequence_in_flight(shown: Shown) -> None:
@@ -186,13 +184,27 @@ def test_each_sequence_in_flight(shown: Shown) -> None:
         (3, 250, 310, "set1", "decoding", 250, 1),
     ]
     assert shown.engine.asked == [["queued", "prefilling"]]
-
-
-def test_a_busy_engine_does_not_hold_up_the_page(shown: Shown) -> None:
+    # A busy engine does not hold up the page.
+    shown = server(*DEFAULT)
     shown.engine.add("waiting", 100)
     shown.engine.answers = False
     [waiting] = shown.figures()["running"]
     assert (waiting["state"], waiting["computed_tokens"]) == ("queued", None)
+
+
+def test_viewers_share_a_reading_that_lists_the_oldest_of_too_many(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "SHARED_SECONDS", 60.0)
+    for number in range(MOST + 10):
+        shown.engine.add(str(number), 100, generated=1)
+    before = shown.data()
+    figures = before["figures"]
+    assert [each["number"] for each in figures["running"]] == list(range(1, MOST + 1))
+    assert (figures["running_total"], figures["processes"]) == (MOST + 10, "one")
+    assert shown.engine.asked == []
+    shown.metrics.count_rejection("invalid")
+    assert shown.data() == before
 
 
 def test_a_late_answer_of_the_engine_counts_for_the_next_reading() -> None:
@@ -219,22 +231,6 @@ def test_a_late_answer_of_the_engine_counts_for_the_next_reading() -> None:
     asyncio.run(run())
 
 
-def test_viewers_share_a_reading(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "SHARED_SECONDS", 60.0)
-    before = shown.data()
-    shown.metrics.count_rejection("invalid")
-    assert shown.data() == before
-
-
-def test_the_oldest_of_too_many_are_listed(shown: Shown) -> None:
-    for number in range(MOST + 10):
-        shown.engine.add(str(number), 100, generated=1)
-    figures = shown.figures()
-    assert [each["number"] for each in figures["running"]] == list(range(1, MOST + 1))
-    assert (figures["running_total"], figures["processes"]) == (MOST + 10, "one")
-    assert shown.engine.asked == []
-
-
 def test_history_is_of_each_interval_alone(shown: Shown) -> None:
     def answer(seconds: float) -> None:
         shown.metrics.add_first(0, (0, 0), seconds, 100, 1, "length")
@@ -258,15 +254,3 @@ def test_history_is_of_each_interval_alone(shown: Shown) -> None:
     for _ in range(POINTS):
         shown.history.sample()
     assert len(shown.figures()["history"]) == POINTS
-
-
-def test_the_newest_switch_comes_first(shown: Shown) -> None:
-    shown.metrics.add_switch(0, (0, 1), 0.2, 50, 206)
-    shown.metrics.add_switch(0, (0, 1), 0.4, 6, 250)
-    newest, oldest = shown.figures()["events"]
-    names = ("length_band", "factor_set", "recomputed_tokens", "cached_tokens", "stall")
-    assert [newest[name] for name in names] == [SHORT, "set1", 6, 250, 0.4]
-    assert oldest["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= oldest["seconds_ago"]
-    for _ in range(60):
-        shown.metrics.add_switch(0, (0, 1), 0.1, 1, 1)
-    assert len(shown.figures()["events"]) == 50

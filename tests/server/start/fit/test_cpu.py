@@ -18,35 +18,11 @@ MACHINE = Machine("cpu", devices=1, device_bytes=16 * GIB, v2=False, sequences=1
 
 
 def flags(**given: Any) -> argparse.Namespace:
-    sizes: dict[str, Any] = {
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "data_parallel_size": 1,
-        "nnodes": 1,
-    }
-    sizes |= {"data_parallel_size_local": None, "data_parallel_rank": None}
-    memory = {
-        "kv_cache_memory_bytes": None,
-        "gpu_memory_utilization": CacheConfig().gpu_memory_utilization,
-        "model": "a/b",
-    }
-    where: dict[str, Any] = {"revision": None, "download_dir": None}
-    where |= {"max_num_seqs": None, "headless": False}
-    compiling = {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}}
-    return argparse.Namespace(**(sizes | memory | where | compiling | given))
-
-
-def test_the_default_takes_half_of_what_weights_and_processes_leave(tmp_path: Path) -> None:
-    args = flags()
-    line = fit(args, MEMORY, {})
-    assert args.kv_cache_memory_bytes == 4 * GIB
-    assert line is not None and line.startswith("KV cache: 4.0 GiB, half of") and "10.0 GiB of 16.0 GiB" in line
-    with (tmp_path / "model-1.safetensors").open("wb") as file:
-        file.truncate(2 * GIB)
-    args = flags(model=str(tmp_path), tensor_parallel_size=2)
-    line = fit(args, MEMORY, {})
-    assert args.kv_cache_memory_bytes == 3 * GIB // 2
-    assert line is not None and "1.5 GiB per rank" in line and "the weights take 2.0 GiB" in line
+    none = ("kv_cache_memory_bytes", "data_parallel_size_local", "data_parallel_rank", "revision", "download_dir")
+    ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
+    rest = {"gpu_memory_utilization": CacheConfig().gpu_memory_utilization, "model": "a/b", "headless": False}
+    rest |= {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}, "max_num_seqs": None}
+    return argparse.Namespace(**(dict.fromkeys(none) | dict.fromkeys(ones, 1) | rest | given))
 
 
 def weigh(folder: Path, **gib: int) -> None:
@@ -55,25 +31,42 @@ def weigh(folder: Path, **gib: int) -> None:
             file.truncate(size * GIB)
 
 
-def test_weights_count_as_often_as_they_are_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "config", "gib", "weights"),
+    [
+        ({}, "{}", 3, 2),
+        ({"tensor_parallel_size": 2}, "{}", 1.5, 2),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "nnodes": 2}, "{}", 1.5, 2),
+        # Each data parallel engine of this machine loads its own weights, experts apart, which are split over them.
+        ({"data_parallel_size": 4}, "{}", 0, 8),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, "{}", 1, 4),
+        ({"data_parallel_size": 4, "data_parallel_rank": 3, "tensor_parallel_size": 2}, "{}", 1.5, 2),
+        ({"data_parallel_size": 2}, '{"num_experts": 8}', 1.5, 2),
+    ],
+)
+def test_the_default_is_half_of_what_weights_and_processes_leave_shared_by_the_ranks(
+    tmp_path: Path, given: dict[str, int], config: str, gib: float, weights: int
+) -> None:
     weigh(tmp_path, model_1=1, model_2=1, consolidated=2)
-    (tmp_path / "config.json").write_text("{}")
-
-    def chosen(**given: Any) -> str:
-        line = fit(flags(**({"model": str(tmp_path)} | given)), MEMORY, {})
-        assert line is not None
-        return line
-
-    assert "the weights take 2.0 GiB" in chosen()
-    # Each data parallel engine loads its own; tensor parallel ranks share one copy.
-    assert "the weights take 4.0 GiB" in chosen(data_parallel_size=4, data_parallel_size_local=2)
-    assert "the weights take 2.0 GiB" in chosen(data_parallel_size=4, data_parallel_rank=3, tensor_parallel_size=2)
-    # Experts are split over the engines.
-    (tmp_path / "config.json").write_text('{"num_experts": 8}')
-    assert "the weights take 2.0 GiB" in chosen(data_parallel_size=2)
+    (tmp_path / "config.json").write_text(config)
+    args = flags(model=str(tmp_path), **given)
+    if not gib:
+        with pytest.raises(
+            UsageError, match=rf"no room for a KV cache: 10\.0 GiB of 16\.0 GiB .* take {weights}\.0 GiB"
+        ):
+            fit(args, MEMORY, {})
+        return
+    line = fit(args, MEMORY, {})
+    assert args.kv_cache_memory_bytes == gib * GIB
+    assert line is not None and f"{gib:.1f} GiB" in line and "10.0 GiB of 16.0 GiB" in line
+    assert f"the weights take {weights}.0 GiB" in line
     for each in tmp_path.glob("model_*"):
         each.unlink()
-    assert "the weights take 2.0 GiB" in chosen()
+    assert f"the weights take {weights}.0 GiB" in str(fit(flags(model=str(tmp_path), **given), MEMORY, {}))
+
+
+def test_a_machine_without_ranks_needs_no_cache() -> None:
+    assert fit(flags(data_parallel_size=4, data_parallel_size_local=0), Memory(GIB, 0), {}) is None
 
 
 def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
@@ -83,66 +76,49 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
         weigh(snapshot, model=size)
     (tmp_path / "models--a--b" / "refs").mkdir()
     (tmp_path / "models--a--b" / "refs" / "main").write_text("1" * 40)
-    for given, weights in (({}, "take 2.0 GiB"), ({"revision": "2" * 40}, "take 3.0 GiB")):
-        line = fit(flags(download_dir=str(tmp_path), **given), MEMORY, {})
-        assert line is not None and weights in line
-    for model in ("a/other", "s3://bucket/model"):
-        line = fit(flags(download_dir=str(tmp_path), model=model), MEMORY, {})
-        assert line is not None and "weights" not in line
-
-
-@pytest.mark.parametrize(
-    ("given", "gib"),
-    [
-        ({"data_parallel_size": 4}, 1.0),
-        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, 2.0),
-        ({"data_parallel_size": 4, "data_parallel_rank": 3}, 4.0),
-        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "nnodes": 2}, 2.0),
-    ],
-)
-def test_only_ranks_of_this_machine_count(given: dict[str, int], gib: float) -> None:
-    args = flags(**given)
-    fit(args, MEMORY, {})
-    assert args.kv_cache_memory_bytes == gib * GIB
-    assert fit(flags(data_parallel_size=4, data_parallel_size_local=0), Memory(GIB, 0), {}) is None
-
-
-def test_what_the_user_chose_stays() -> None:
-    for given, environment in (
-        ({"kv_cache_memory_bytes": 10 * GIB}, {}),
-        ({"gpu_memory_utilization": 0.5}, {}),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "10"}),
+    for given, weights in (
+        ({}, "take 2.0 GiB"),
+        ({"revision": "2" * 40}, "take 3.0 GiB"),
+        ({"model": "a/other"}, None),
+        ({"model": "s3://bucket/model"}, None),
     ):
-        args = flags(**given)
-        assert fit(args, MEMORY, environment) is None and args == flags(**given)
+        line = fit(flags(download_dir=str(tmp_path), **given), MEMORY, {})
+        assert line is not None and (weights in line if weights else "weights" not in line)
+
+
+FITS = "does not fit: 10.0 GiB of 16.0 GiB"
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "expected"),
+    ("given", "space", "expected"),
     [
-        (
-            {"kv_cache_memory_bytes": 11 * GIB},
-            {},
-            "--kv-cache-memory-bytes: 11.0 GiB does not fit: 10.0 GiB of 16.0 GiB",
-        ),
+        ({"kv_cache_memory_bytes": 10 * GIB}, "", None),
+        ({"gpu_memory_utilization": 0.5}, "", None),
+        ({}, "10", None),
+        ({"kv_cache_memory_bytes": 11 * GIB}, "", f"--kv-cache-memory-bytes: 11.0 GiB {FITS}"),
         (
             {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
-            {},
-            "--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks does not fit: 10.0 GiB of 16.0 GiB of memory is free; "
-            "use at most 5.0 GiB",
+            "",
+            f"--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks {FITS} of memory is free; use at most 5.0 GiB",
         ),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "11"}, "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB does not fit"),
-        ({}, {"VLLM_CPU_KVCACHE_SPACE": "1.5"}, "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),
+        ({}, "11", "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB does not fit"),
+        ({}, "1.5", "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),
         (
             {"gpu_memory_utilization": 0.7},
-            {},
+            "",
             "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB, which does not fit",
         ),
     ],
 )
-def test_sizes_that_do_not_fit(given: dict[str, Any], environment: dict[str, str], expected: str) -> None:
+def test_what_the_user_chose_stays_or_is_refused_where_it_does_not_fit(
+    given: dict[str, Any], space: str, expected: str | None
+) -> None:
+    args, environment = flags(**given), {"VLLM_CPU_KVCACHE_SPACE": space} if space else {}
+    if expected is None:
+        assert fit(args, MEMORY, environment) is None and args == flags(**given)
+        return
     with pytest.raises(UsageError) as refused:
-        fit(flags(**given), MEMORY, environment)
+        fit(args, MEMORY, environment)
     assert str(refused.value).startswith(expected)
 
 
@@ -170,13 +146,6 @@ def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError, match=r"^--max-num-seqs: 64 does not fit: .* 324 MiB .* of which 100 MiB is left"):
         most = MEMORY.free - 100 * (1 << 20)
         cpu.check(flags(block_size=None, kv_cache_memory_bytes=most, max_num_seqs=64), {}, MACHINE, million)
-
-
-def test_no_room_for_any_cache() -> None:
-    with pytest.raises(
-        UsageError, match=r"no room for a KV cache: 2\.0 GiB of 16\.0 GiB of memory is free, and the server"
-    ):
-        fit(flags(), Memory(16 * GIB, 2 * GIB), {})
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.metrics.bands import EDGES, UNKNOWN, Bands
-from tests.server.length_metrics.ladders import LADDERS, LLAMA2, SEVEN, ladder
+from tests.server.metrics.ladders import LADDERS, LLAMA2, SEVEN, ladder
 
 
 @given(LADDERS, st.data())

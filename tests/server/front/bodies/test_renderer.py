@@ -35,22 +35,28 @@ class Renderer(HfRenderer):
         self.validated.append((token_ids, parameter))
 
 
-def test_where_texts_are_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def renderer(monkeypatch: pytest.MonkeyPatch) -> Renderer:
     monkeypatch.setattr(module, "LONG", 10)
-    renderer = Renderer()
-    separate_long_prompts(renderer, 1000, ValueError)
+    monkeypatch.setattr(module, "VERY_LONG", 20)
+    made = Renderer()
+    separate_long_prompts(made, 1000, ValueError)
+    return made
+
+
+def test_long_texts_are_tokenized_apart_up_to_the_longest_prompt(renderer: Renderer) -> None:
+    most = 1000 * renderer.tokenizer.max_chars_per_token
 
     def tokenized(length: int) -> Any:
         return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, None))
 
     assert tokenized(10) == "upstream" and tokenized(11).startswith("tokenize-long")
+    assert tokenized(most).startswith("tokenize-very-long")
+    with pytest.raises(ValueError, match=str(most)):
+        tokenized(most + 1)
 
 
-def test_one_clients_long_texts_do_not_hold_up_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONG", 10)
-    monkeypatch.setattr(module, "VERY_LONG", 20)
-    renderer = Renderer()
-    separate_long_prompts(renderer, 1000, ValueError)
+def test_one_clients_long_texts_do_not_hold_up_anothers(renderer: Renderer) -> None:
     done: list[str] = []
 
     async def tokenized(client: bytes, length: int, seconds: float) -> None:
@@ -59,30 +65,14 @@ def test_one_clients_long_texts_do_not_hold_up_anothers(monkeypatch: pytest.Monk
         done.append(f"{client.decode()}{length}")
 
     async def all_at_once() -> None:
-        await asyncio.gather(
-            *(tokenized(b"a", 21, 0.1) for _ in range(5)), tokenized(b"b", 22, 0), tokenized(b"b", 11, 0)
-        )
+        asked = [tokenized(b"a", 21, 0.1) for _ in range(5)]
+        await asyncio.gather(*asked, tokenized(b"b", 22, 0), tokenized(b"b", 11, 0))
 
     asyncio.run(all_at_once())
     assert done[0] == "b11" and done.index("b22") <= 2
 
 
-def test_a_text_that_is_longer_than_any_prompt_is_refused() -> None:
-    renderer = Renderer()
-    separate_long_prompts(renderer, 10_000, ValueError)
-    most = 10_000 * renderer.tokenizer.max_chars_per_token
-
-    def tokenized(length: int) -> Any:
-        return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, None))
-
-    assert tokenized(most).startswith("tokenize")
-    with pytest.raises(ValueError, match=str(most)):
-        tokenized(most + 1)
-
-
-def test_of_token_ids_whose_range_is_known_the_ends_are_looked_at() -> None:
-    renderer = Renderer()
-    separate_long_prompts(renderer, 1000, ValueError)
+def test_of_token_ids_whose_range_is_known_the_ends_are_looked_at(renderer: Renderer) -> None:
     renderer.validate_token_ids([3, 1, 2])
     renderer.validate_token_ids(TokenIds([[3, 1], [7, 2]]), parameter="prompt")
     assert renderer.validated == [([3, 1, 2], None), ([1, 7], "prompt")]

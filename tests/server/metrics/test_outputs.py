@@ -21,8 +21,8 @@ from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import WatchedOutputs, engine_finder, start
 from ropeswitch.server.metrics.traces import attributes
-from tests.server.length_metrics.ladders import read
-from tests.server.length_metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
+from tests.server.metrics.ladders import read
+from tests.server.metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
 from tests.server.placing import engine_ladder
 
 
@@ -50,6 +50,7 @@ def test_a_short_answer(server: Server) -> None:
 def test_a_stream_that_switches(server: Server) -> None:
     """A prompt of 9 tokens: the second token is computed from 10, the third from 11, which is in the next set."""
     server.add("a", 9)
+    track = server.processor.request_states["a"].ropeswitch
     server.step(first("a", 9))
     server.step(output("a"))
     statistics = PrefillStats()
@@ -74,43 +75,14 @@ def test_a_stream_that_switches(server: Server) -> None:
     for name in ("e2e_request_latency", "request_decode_time", "request_time_per_output_token"):
         assert (server.count(name, **before), server.count(name, **after)) == (0, 1), name
     assert server.value("requests_total", outcome="length", **after) == 1
-
-
-def test_a_span_and_the_access_log_tell_both_switches(server: Server) -> None:
-    server.add("a", 9)
-    track = server.processor.request_states["a"].ropeswitch
-    server.step(first("a", 9))
-    server.step(output("a"))
-    for computed, tokens in ((10, 10), (20, 2)):
-        statistics = PrefillStats()
-        statistics.set(computed, 8, 0)
-        server.step(output("a", tokens, prefill_stats=statistics))
-    server.step(output("a", reason=FinishReason.LENGTH))
-    assert (track.later, track.outcome) == ([1, 2], "length") and 2 <= track.waited < 4
     assert attributes(track, Bands(LADDER), LADDER.names) == {
         "ropeswitch.length_band": SHORT,
         "ropeswitch.factor_set": "set0",
         "ropeswitch.ladder_policy": "length",
-        "ropeswitch.factor_set_end": "set2",
-        "ropeswitch.switches": 2,
-        "ropeswitch.recomputed_tokens": 14,
+        "ropeswitch.factor_set_end": "set1",
+        "ropeswitch.switches": 1,
+        "ropeswitch.recomputed_tokens": 2,
     }
-
-
-def test_what_chose_the_set(server: Server) -> None:
-    """A limit of 50 tokens reserves the last set, in which the sequence starts and ends."""
-    server.add("a", 5, policy="reserve")
-    server.step(first("a", 5))
-    for _ in range(20):
-        server.step(output("a"))
-    server.step(output("a", reason=FinishReason.LENGTH))
-    for name, forced in (("b", "set1"), ("c", None)):
-        server.add(name, 5, forced)
-        server.step(first(name, 5))
-    for policy, factor_set in (("reserve", "set2"), ("forced", "set1"), ("length", "set0")):
-        assert server.value("ladder_policy_requests_total", model_name="m", policy=policy) == 1
-        assert server.value("prompt_tokens_total", factor_set=factor_set) == 5
-    assert server.value("requests_total", factor_set="set2") == server.value("requests_total") == 1
 
 
 def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
@@ -123,7 +95,28 @@ def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
     assert sets == [5, 8, 4]
     # A histogram has no room for what two switches bring.
     sets = [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")]
-    assert sets == [1, 2, 1]
+    assert sets == [1, 2, 1] and server.processor.request_states["a"].ropeswitch.later == [1, 2]
+
+
+def test_what_chose_the_set_which_then_stays(server: Server) -> None:
+    """A limit of 50 tokens reserves the last set."""
+    for name, forced, policy, factor_set in (
+        ("forced", "set1", None, "set1"),
+        ("reserve", None, "reserve", "set2"),
+        ("length", None, None, "set0"),
+    ):
+        server.engine = len(name)
+        server.add(name, 5, forced, policy=policy)
+        server.step(first(name, 5))
+        for _ in range(20 if policy else 2):
+            server.step(output(name))
+        server.step(output(name, reason=FinishReason.LENGTH))
+        assert server.value("ladder_policy_requests_total", model_name="m", policy=name) == 1
+        here = {"factor_set": factor_set, "engine": str(len(name)), "input_sequence_length": SHORT}
+        assert server.value("prompt_tokens_total", **here) == 5
+        assert server.value("generated_tokens_total", **here) == (22 if policy else 4)
+        assert server.value("requests_total", **here) == 1
+    assert server.value("requests_total") == 3
 
 
 def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
@@ -142,48 +135,24 @@ def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
     assert server.value("inter_token_latency_seconds_sum", engine="1") == pytest.approx(2.1)
 
 
-def test_tokens_of_a_stream_that_ends_early_are_all_told(server: Server) -> None:
-    server.engine = 1
-    for name in ("a", "b"):
-        server.add(name, 2)
-        server.step(first(name, 2))
-        server.step(output(name), seconds=0.1)
-    assert server.value("generated_tokens_total") == 2
-    server.processor.abort_requests(["a"], internal=True)
-    assert server.value("generated_tokens_total", engine="1") == 3
-    server.processor.propagate_error(RuntimeError())
-    assert server.value("generated_tokens_total", engine="1") == 4
-    assert server.count("inter_token_latency", engine="1") == 2
-    assert server.value("requests_total", engine="1") == 2
-
-
-def test_a_set_that_is_asked_for_stays(server: Server) -> None:
-    server.add("a", 9, forced="set2")
-    server.step(first("a", 9))
-    for _ in range(5):
-        server.step(output("a"), seconds=1)
-    assert server.value("generated_tokens_total", factor_set="set2", input_sequence_length=SHORT) == 6
-    assert server.value("generated_tokens_total") == 6
-
-
-def test_engines_have_their_own(server: Server) -> None:
-    for name, engine in (("a", 0), ("b", 1), ("c", 1)):
-        server.engine = engine
-        server.add(name, 15)
-        server.step(first(name, 15))
-        server.step(output(name, reason=FinishReason.STOP))
-    assert [server.value("requests_total", engine=str(engine)) for engine in (0, 1)] == [1, 2]
-    assert [server.value("prompt_tokens_total", engine=str(engine)) for engine in (0, 1)] == [15, 30]
-
-
-def test_an_answer_that_is_cut_off_has_no_times_of_a_whole_one(server: Server) -> None:
-    server.add("a", 5)
-    server.step(first("a", 5))
-    server.step(output("a", tokens=0, reason=FinishReason.ABORT))
-    server.add("b", 5)
-    server.step(output("b", tokens=0, reason=FinishReason.ERROR))
-    assert server.value("requests_total", outcome="abort") == server.value("requests_total", outcome="error") == 1
-    assert server.count("time_to_first_token") == 1 and server.count("inter_token_latency") == 0
+def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of_whole_ones(server: Server) -> None:
+    parent = ParentRequest(request("parent", 5))
+    children = [parent.get_child_info(index)[0] for index in range(2)]
+    for name in (*children, "cut", "failed", "aborted", "dead"):
+        server.add(name, 5, parent=parent if name in children else None)
+        server.step(first(name, 5), output(name), seconds=0.1)
+    server.step(output("cut", tokens=0, reason=FinishReason.ABORT), seconds=0.1)
+    server.step(output("failed", tokens=0, reason=FinishReason.ERROR), seconds=0.1)
+    server.processor.abort_requests([parent.request_id], internal=True)
+    server.processor.abort_requests(["aborted", *children], internal=True)
+    server.processor.propagate_error(RuntimeError("dead"))
+    server.processor.abort_requests(["dead"], internal=True)
+    # What comes afterwards is not counted.
+    server.step(output("dead", reason=FinishReason.STOP), seconds=2)
+    assert server.value("requests_total") == server.count("time_to_first_token") == 6
+    outcomes = {outcome: server.value("requests_total", outcome=outcome) for outcome in ("abort", "error")}
+    assert outcomes == {"abort": 4, "error": 2}
+    assert server.value("generated_tokens_total") == 12 and server.count("inter_token_latency") == 6
     assert server.count("e2e_request_latency") == server.count("request_decode_time") == 0
 
 
@@ -232,38 +201,6 @@ def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(server: Server) 
     assert server.value("requests_total") == 4
 
 
-def test_every_answer_of_a_prompt_counts_once(server: Server) -> None:
-    parent = ParentRequest(request("parent", 25))
-    names = []
-    for index in range(3):
-        name, _ = parent.get_child_info(index)
-        names.append(name)
-        server.add(name, 25, parent=parent)
-    server.step(*(first(name, 25) for name in names))
-    server.step(output(names[0], reason=FinishReason.STOP))
-    server.processor.abort_requests([parent.request_id], internal=True)
-    server.processor.abort_requests(names, internal=True)
-    assert server.value("requests_total", outcome="stop") == 1
-    assert server.value("requests_total", outcome="abort", input_sequence_length=LONG) == 2
-    assert server.value("requests_total") == 3
-
-
-def test_a_dead_engine_fails_all_its_requests_once(server: Server) -> None:
-    for name in ("a", "b"):
-        server.add(name, 5)
-    server.processor.propagate_error(RuntimeError("dead"))
-    server.processor.abort_requests(["a", "b"], internal=True)
-    assert server.value("requests_total", outcome="error") == server.value("requests_total") == 2
-
-
-def test_a_prompt_that_reaches_an_engine_is_not_counted_as_a_request_too(server: Server) -> None:
-    context = RequestContext()
-    token = current.set(context)
-    server.add("a", 5)
-    current.reset(token)
-    assert context.entered.sequences
-
-
 def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server) -> None:
     """Not worked out again by length, which would give another set here."""
     asked = request("a", 5)
@@ -291,6 +228,10 @@ def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
         processor.add_request(request("b", 5), None, None, 0, queue)
         processor.process_outputs([first("b", 5), output("b", reason=FinishReason.STOP)], 101.0, None)
     assert not any(read(server.registry).values())
+
+
+def test_the_only_engine_is_that_of_every_request() -> None:
+    assert engine_finder(SimpleNamespace(core_engines=[b"\3\0"], engine_ranks_managed=[3]))("a") == 3
 
 
 def test_the_engine_is_found_once_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,21 +265,71 @@ def test_the_engine_is_found_once_it_is_chosen(monkeypatch: pytest.MonkeyPatch) 
         assert server.value(name, engine="2") == server.value(name) == 1, name
 
 
-def test_what_comes_after_an_error_is_not_counted(server: Server) -> None:
-    server.add("a", 2)
-    server.step(first("a", 2), output("a"))
-    server.processor.propagate_error(RuntimeError())
-    server.step(output("a"), seconds=2)
-    server.step(output("a", reason=FinishReason.STOP))
-    assert server.value("generated_tokens_total") == 2 and server.count("inter_token_latency") == 1
-    assert server.value("requests_total") == server.value("requests_total", outcome="error") == 1
+def live(server: Server) -> dict[tuple[str, str, str], float]:
+    """Return the number of live sequences by band, set and state, without zeros."""
+    found = {}
+    for (name, labels), value in read(server.registry).items():
+        if name == "ropeswitch_live_requests" and value:
+            has = dict(labels)
+            found[has["input_sequence_length"], has["factor_set"], has["state"]] = value
+    return found
 
 
-def test_the_engine_of_a_request() -> None:
-    one = SimpleNamespace(core_engines=[b"\3\0"], engine_ranks_managed=[3])
-    assert engine_finder(one)("a") == 3
-    several = SimpleNamespace(
-        core_engines=[b"\0\0", b"\1\0"], engine_ranks_managed=[4, 5], reqs_in_flight={"a": b"\1\0"}
-    )
-    find = engine_finder(several)
-    assert find("a") == 5 and find("b") is None
+def test_live_sequences_move_and_end(server: Server) -> None:
+    """A prompt of 9 tokens outgrows its set at the third computed token."""
+    for name in ("a", "b", "c", "d"):
+        server.add(name, 9)
+    assert live(server) == {(SHORT, "set0", "waiting"): 4}
+    server.step(first("a", 9), first("b", 9))
+    assert live(server) == {(SHORT, "set0", "waiting"): 2, (SHORT, "set0", "generating"): 2}
+    server.step(output("a"))
+    server.step(output("a", prefill_stats=switch(11)))
+    assert live(server)[SHORT, "set1", "generating"] == live(server)[SHORT, "set0", "generating"] == 1
+    server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
+    assert live(server) == {(SHORT, "set0", "waiting"): 2}
+    server.processor.abort_requests(["c"], internal=True)
+    assert live(server) == {(SHORT, "set0", "waiting"): 1}
+    server.processor.propagate_error(RuntimeError("dead"))
+    server.processor.abort_requests(["d"], internal=True)
+    assert live(server) == {}
+
+
+def test_every_answer_of_a_prompt_is_live_until_it_ends(server: Server) -> None:
+    parent = ParentRequest(request("parent", 25))
+    names = [parent.get_child_info(index)[0] for index in range(3)]
+    for name in names:
+        server.add(name, 25, parent=parent)
+    assert live(server) == {(LONG, "set2", "waiting"): 3}
+    server.step(*(first(name, 25) for name in names))
+    server.step(output(names[0], reason=FinishReason.STOP))
+    assert live(server) == {(LONG, "set2", "generating"): 2}
+    server.processor.abort_requests([parent.request_id], internal=True)
+    assert live(server) == {}
+
+
+def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
+    """The session ends with its last chunk if all others were answered, otherwise with that chunk's answer."""
+
+    def chunk(name: str, more: bool) -> None:
+        sent = request(name, 4)
+        sent.resumable = more
+        server.processor.add_request(sent, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, name))
+
+    for name in ("early", "late"):
+        chunk(name, more=True)
+    assert live(server) == {(SHORT, "set0", "waiting"): 2}
+    chunk("early", more=False)
+    for name in ("early", "late"):
+        server.step(first(name, 4), output(name, reason=FinishReason.LENGTH))
+    assert live(server) == {(SHORT, "set0", "generating"): 1}
+    chunk("late", more=False)
+    assert live(server) == {}
+    assert server.value("generated_tokens_total") == 4 and server.count("inter_token_latency") == 2
+    for _ in range(4):
+        chunk("long", more=True)
+        server.step(first("long", 4), seconds=0.1)
+        for reason in (None, FinishReason.LENGTH):
+            server.step(output("long", reason=reason), seconds=0.1)
+    chunk("long", more=False)
+    assert live(server) == {}
+    assert server.value("generated_tokens_total") == 4 + 12 and server.count("inter_token_latency") == 2 + 8

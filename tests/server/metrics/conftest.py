@@ -1,6 +1,6 @@
 import pytest
 
-from tests.server.length_metrics.processor import Server
+from tests.server.metrics.processor import Server
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 from ropeswitch.model_patches.switch.placement import asked_placement
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs
-from tests.server.length_metrics.ladders import ladder, read, total
+from tests.server.metrics.ladders import ladder, read, total
 from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)

@@ -8,7 +8,7 @@ from ropeswitch.server.metrics.instruments import INSTRUMENTS, Instrument
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from ropeswitch.server.metrics.series import SeriesPlan, bounds, series
 from tests.docs.made import Tables, table, write
-from tests.server.length_metrics.ladders import ladder
+from tests.server.metrics.ladders import ladder
 
 PAGE = Path("docs/metrics.md")
 _QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)

@@ -192,18 +192,22 @@ def test_a_clients_bodies_hold_no_more_than_their_share(client: TestClient) -> N
     assert held.held == {b"": 16000}
 
 
-def test_a_beam_search_counts_its_beams(client: TestClient) -> None:
-    for body, beams in (({"n": "5", "use_beam_search": True}, 5), ({"n": 5}, 1), ({"use_beam_search": True}, 1)):
-        client.post("/raw", json=body)
-        context = current.get()
-        assert context is not None and context.asked.beams == beams
-
-
-@pytest.mark.parametrize("size", [1, 1000])
-def test_the_set_that_a_body_asks_for_is_noted(client: TestClient, size: int) -> None:
-    client.post("/raw", json={"vllm_xargs": {"rope_factor_set": "set0"}, "prompt": [1] * size})
+@pytest.mark.parametrize(
+    ("body", "beams", "factor_set"),
+    [
+        ({"n": "5", "use_beam_search": True}, 5, None),
+        ({"n": 5}, 1, None),
+        ({"use_beam_search": True, "prompt": [1] * 1000}, 1, None),
+        ({"vllm_xargs": {"rope_factor_set": "set0"}}, 1, "set0"),
+        ({"vllm_xargs": {"rope_factor_set": "set0"}, "prompt": [1] * 1000}, 1, "set0"),
+    ],
+)
+def test_beams_and_the_set_that_a_body_asks_for_are_noted(
+    client: TestClient, body: dict[str, Any], beams: int, factor_set: str | None
+) -> None:
+    client.post("/raw", json=body)
     context = current.get()
-    assert context is not None and context.asked.factor_set == "set0"
+    assert context is not None and (context.asked.beams, context.asked.factor_set) == (beams, factor_set)
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])

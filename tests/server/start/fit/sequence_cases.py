@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_input_batch import InputBatch
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit.memory import GIB, PROCESSES, Memory
-from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, power_of_two
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine, check, taken_beside_gpus
 
 H100 = Machine("cuda", devices=8, device_bytes=79 * GIB, v2=True, sequences=1024)
@@ -27,21 +27,16 @@ LENGTH, SEQUENCES, STEP = 5000, 7, 64
 
 
 def flags(**given: Any) -> argparse.Namespace:
-    fields = {
-        "max_num_seqs": None,
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "data_parallel_size": 1,
-        "data_parallel_size_local": None,
-        "data_parallel_rank": None,
-        "nnodes": 1,
-        "headless": False,
-        "gpu_memory_utilization": 0.92,
-        "kv_cache_memory_bytes": None,
-        "kv_offloading_size": None,
-        "cpu_offload_gb": 0.0,
-    }
-    return argparse.Namespace(**(fields | given))
+    ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
+    none = (
+        "max_num_seqs",
+        "data_parallel_size_local",
+        "data_parallel_rank",
+        "kv_cache_memory_bytes",
+        "kv_offloading_size",
+    )
+    rest = {"headless": False, "gpu_memory_utilization": 0.92, "cpu_offload_gb": 0.0}
+    return argparse.Namespace(**(dict.fromkeys(ones, 1) | dict.fromkeys(none) | rest | given))
 
 
 def test_the_figures_of_two_million_tokens() -> None:
@@ -108,12 +103,6 @@ def test_context_parallel_ranks_share_the_blocks() -> None:
     assert SequenceMemory(2 << 20, decode_context=4).device_bytes(1024) == LONG.device_bytes(1024) // 4
 
 
-def test_a_default_that_fits_stays() -> None:
-    args = flags(tensor_parallel_size=8)
-    assert check(args, H100, Memory(1024 * GIB, 200 * GIB), LONG, PROCESSES) == []
-    assert args.max_num_seqs is None
-
-
 def test_a_default_that_does_not_fit_is_lowered() -> None:
     args = flags(tensor_parallel_size=8)
     [line] = check(args, H100, Memory(total=128 * GIB, free=40 * GIB), LONG, taken=PROCESSES + 4 * GIB)
@@ -125,45 +114,31 @@ def test_a_default_that_does_not_fit_is_lowered() -> None:
     )
 
 
-def test_the_users_own_is_refused_where_it_does_not_fit() -> None:
-    args, memory = flags(tensor_parallel_size=8, max_num_seqs=600), Memory(128 * GIB, 40 * GIB)
-    with pytest.raises(UsageError) as refused:
-        check(args, H100, memory, LONG, PROCESSES)
-    text = str(refused.value)
-    assert text.startswith("--max-num-seqs: 600 does not fit: 600 sequences of 2097152 tokens reserve 64.0 GiB")
-    assert text.endswith("; use at most 512, or a shorter --max-model-len")
-    args.max_num_seqs = 512
-    assert check(args, H100, memory, LONG, PROCESSES) == []
-
-
-def test_ranks_of_other_machines_do_not_count() -> None:
-    memory = Memory(128 * GIB, 40 * GIB)
-    nodes = flags(max_num_seqs=1024, tensor_parallel_size=8, pipeline_parallel_size=2, nnodes=4)
-    assert check(nodes, H100, memory, LONG, PROCESSES) == []
-    # Ray has no number of nodes.
-    ray = flags(max_num_seqs=512, tensor_parallel_size=16)
-    assert check(ray, H100, memory, LONG, PROCESSES) == []
-
-
 @pytest.mark.parametrize(
-    "several",
+    ("given", "free", "expected"),
     [
-        {"nnodes": 2, "pipeline_parallel_size": 2},
-        {"headless": True},
-        {"data_parallel_size": 2, "data_parallel_rank": 1},
+        ({}, 200, None),
+        ({"max_num_seqs": 512}, 40, None),
+        ({"max_num_seqs": 600}, 40, r"^--max-num-seqs: 600 does not fit: .* reserve 64.0 GiB.*; use at most 512, or "),
+        ({}, 2, r"^--max-num-seqs: 1 sequences of 2097152 .* use a shorter --max-model-len"),
+        # Ranks of other machines do not count; Ray has no number of nodes.
+        ({"max_num_seqs": 1024, "pipeline_parallel_size": 2, "nnodes": 4}, 40, None),
+        ({"max_num_seqs": 512, "tensor_parallel_size": 16}, 40, None),
+        # Nodes of one server are not lowered each by itself.
+        ({"nnodes": 2, "pipeline_parallel_size": 2}, 36, "every node of this server the same number, at most 512$"),
+        ({"headless": True}, 36, "every node of this server the same number, at most 512$"),
+        ({"data_parallel_size": 2, "data_parallel_rank": 1}, 36, "every node of this server the same number, at most 512$"),
     ],
-    ids=str,
-)
-def test_nodes_of_one_server_are_not_lowered_each_by_itself(several: dict[str, Any]) -> None:
-    args = flags(**({"tensor_parallel_size": 8} | several))
-    with pytest.raises(UsageError, match=r"every node of this server the same number, at most 512$"):
-        check(args, H100, Memory(128 * GIB, 36 * GIB), LONG, PROCESSES)
-    assert args.max_num_seqs is None
-
-
-def test_not_even_one_sequence() -> None:
-    with pytest.raises(UsageError, match=r"^--max-num-seqs: 1 sequences of 2097152 .* use a shorter --max-model-len"):
-        check(flags(), H100, Memory(128 * GIB, PROCESSES + 1024), LONG, PROCESSES)
+)  # fmt: skip
+def test_sequences_that_do_not_fit_the_host_are_refused(given: dict[str, Any], free: int, expected: str | None) -> None:
+    args = flags(**{"tensor_parallel_size": 8} | given)
+    memory = Memory(128 * GIB, free * GIB + 1024)
+    if expected is None:
+        assert check(args, H100, memory, LONG, PROCESSES) == []
+    else:
+        with pytest.raises(UsageError, match=expected):
+            check(args, H100, memory, LONG, PROCESSES)
+    assert args.max_num_seqs == given.get("max_num_seqs")
 
 
 def test_block_tables_against_what_utilization_leaves() -> None:
@@ -187,10 +162,3 @@ def test_block_tables_against_what_utilization_leaves() -> None:
 def test_offloaded_keys_and_weights_take_host_memory() -> None:
     args = flags(kv_offloading_size=10.0, cpu_offload_gb=2.0, tensor_parallel_size=4)
     assert taken_beside_gpus(args) == 20 * GIB
-
-
-def test_most() -> None:
-    for limit in (1, 5, 64):
-        for bound in range(limit + 2):
-            assert most(lambda sequences, bound=bound: sequences <= bound, limit) == min(bound, limit)  # type: ignore[misc]
-    assert [power_of_two(each) for each in (1, 2, 3, 511, 512)] == [1, 2, 2, 256, 512]

@@ -1,0 +1,174 @@
+"""Chunks of progress come before a stream's own, and the stream ends as it would without them."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from fastapi import Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.datastructures import State
+from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
+from vllm.exceptions import VLLMValidationError
+
+from ropeswitch.server.front.bodies import progress as module
+from ropeswitch.server.front.bodies.progress import reporting
+from ropeswitch.server.front.context import Entered, RequestContext, Ticket, current
+
+ASKING = {"return_progress": True, "stream": True, "model": "m"}
+ANSWER = ["data: a\n\n", "data: b\n\n"]
+
+
+class RawRequest(Request):
+    """One whose handler has named it."""
+
+    def __init__(self, request_id: str = "cmpl-1") -> None:
+        super().__init__({"type": "http"})
+        self.state.request_metadata = State({"request_id": request_id})
+
+
+class Prompt:
+    """A prompt of ten tokens, of which two are cached, and of an answer that begins when its event is set."""
+
+    def __init__(self, interval: float = 0, wait: float = 0.0) -> None:
+        self.processed, self.begin, self.closed = 0, asyncio.Event(), False
+        self.interval, self.wait = interval, wait
+        self.parts = State(
+            {"prefill_progress": self.progress, "status": State({"model": "served"}), "shows_cached": True}
+        )
+
+    async def stream(self, request_id: str = "cmpl-1", **changes: Any) -> AsyncGenerator[Any, None]:
+        response = await reporting(self.endpoint, RawRequest(request_id), ASKING | changes, self.parts)
+        iterator: AsyncGenerator[Any, None] = response.body_iterator
+        return iterator
+
+    async def progress(self, request_id: str) -> tuple[int, int, float | None]:
+        assert request_id == "cmpl-1-0"
+        await asyncio.sleep(self.wait)
+        self.processed += 3
+        return self.processed, 2, None if self.processed < 6 else (10 - self.processed) / 1000
+
+    async def endpoint(self) -> StreamingResponse:
+        stream = with_sse_keep_alive(self._stream(), self.interval)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncGenerator[str, None]:
+        try:
+            await self.begin.wait()
+            for chunk in ANSWER:
+                yield chunk
+        finally:
+            self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "SECONDS", 0.01)
+    token = current.set(RequestContext(entered=Entered(tickets=[Ticket(b"", 0, 2, 20, "cmpl-1-0", 0.0)])))
+    yield
+    current.reset(token)
+
+
+def parsed(chunk: str) -> Any:
+    return json.loads(chunk.removeprefix("data: "))
+
+
+async def until_the_first_token() -> None:
+    prompt = Prompt()
+    stream = await prompt.stream()
+    chunks = [parsed(await anext(stream)) for _ in range(3)]
+    reports = [each["prompt_progress"] for each in chunks]
+    assert [(each["total"], each["cache"], each["processed"], each["eta_ms"]) for each in reports] == [
+        (10, 0, 0, None),
+        (10, 2, 3, None),
+        (10, 2, 6, 4),
+    ]
+    heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
+    assert heads == {("cmpl-1", "text_completion", "m")}
+    prompt.begin.set()
+    rest = [chunk async for chunk in stream]
+    assert rest[-2:] == ANSWER and prompt.closed
+
+
+async def beside_comments_that_keep_the_stream_alive() -> None:
+    prompt = Prompt(interval=0.002)
+    stream = await prompt.stream("chatcmpl-1")
+    # The first two reports and more come between comments, which are no first token.
+    chunks = [await anext(stream) for _ in range(30)]
+    reports = [parsed(chunk) for chunk in chunks if not chunk.startswith(":")]
+    assert 2 <= len(reports) < 30
+    assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(len(reports))]
+    assert {each["object"] for each in reports} == {"chat.completion.chunk"}
+    prompt.begin.set()
+    assert [chunk async for chunk in stream][-2:] == ANSWER
+
+
+async def while_the_engine_is_slow_to_answer() -> None:
+    """It answers between two steps, which may take longer than a proxy waits for a byte."""
+    prompt = Prompt(interval=0.002, wait=60)
+    stream = await prompt.stream()
+    assert parsed(await anext(stream))["prompt_progress"]["processed"] == 0
+    assert {await asyncio.wait_for(anext(stream), 5) for _ in range(3)} == {": keep-alive\n\n"}
+    prompt.begin.set()
+    assert [chunk async for chunk in stream if not chunk.startswith(":")] == ANSWER and prompt.closed
+
+
+async def of_the_served_model_and_without_cached_tokens_until_the_client_leaves() -> None:
+    prompt = Prompt()
+    prompt.parts.shows_cached = False
+    stream = await prompt.stream(model=None)
+    chunk = parsed(await anext(stream))
+    assert chunk["model"] == "served" and set(chunk["prompt_progress"]) == {"total", "processed", "time_ms", "eta_ms"}
+    await asyncio.sleep(0)
+    await stream.aclose()
+    assert prompt.closed
+
+
+async def of_a_stream_that_ends_without_a_token() -> None:
+    async def empty() -> StreamingResponse:
+        return StreamingResponse(each for each in [])
+
+    response = await reporting(empty, RawRequest(), ASKING, Prompt().parts)
+    assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
+
+
+async def for_nobody_who_does_not_ask() -> None:
+    prompt = Prompt()
+    prompt.begin.set()
+    stream = await prompt.stream(return_progress=False)
+    assert stream.__qualname__ == prompt._stream().__qualname__
+    assert [chunk async for chunk in stream] == ANSWER
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        until_the_first_token,
+        beside_comments_that_keep_the_stream_alive,
+        while_the_engine_is_slow_to_answer,
+        of_the_served_model_and_without_cached_tokens_until_the_client_leaves,
+        of_a_stream_that_ends_without_a_token,
+        for_nobody_who_does_not_ask,
+    ],
+)
+def test_a_stream_reports_the_progress_of_its_prompt(case: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(case())  # type: ignore[arg-type]
+
+
+def test_an_error_is_answered_as_it_is() -> None:
+    answer = JSONResponse({}, 404)
+
+    async def endpoint() -> JSONResponse:
+        return answer
+
+    assert asyncio.run(reporting(endpoint, RawRequest(), ASKING, None)) is answer
+
+
+@pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}, {"stream": "no"}])
+def test_who_asks_wrongly_is_refused_before_the_engine_hears_of_it(changes: Any) -> None:
+    async def endpoint() -> None:
+        raise AssertionError("it was called")
+
+    with pytest.raises(VLLMValidationError, match="return_progress"):
+        asyncio.run(reporting(endpoint, RawRequest(), ASKING | changes, None))

@@ -1,0 +1,282 @@
+"""The access log: every HTTP request is logged once, when it is over, also by a front that refuses it."""
+
+import asyncio
+import io
+import json
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope, Send
+
+from ropeswitch.factors.errors import UsageError
+from ropeswitch.model_patches.switch.placement import place
+from ropeswitch.server.cli import main
+from ropeswitch.server.front.access_log import AccessLog, Names, fields
+from ropeswitch.server.front.context import Asked, Entered, RequestContext, Sent, current
+from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.refusal import RefusedError, prompt_too_long, queue_full
+from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics.track import Track
+from tests.server.front.parts import bearer, parts, server_parts
+from tests.server.metrics.ladders import ladder
+from tests.server.placing import engine_ladder
+
+LADDER = ladder(10, 20, 64)
+NAMES = Names(Bands(LADDER), LADDER.names, "m")
+POSTED, SECRET = "/v1/completions", "the prompt that nobody may read"
+SCOPE = {
+    "method": "POST",
+    "path": "/v1/completions",
+    "query_string": b"api_key=sk-123",
+    "headers": [(b"authorization", b"Bearer sk-123"), (b"x-request-id", b"mine")],
+    "client": ("10.0.0.1", 1234),
+}
+
+
+def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: str = "a") -> Track:
+    stats = SimpleNamespace(num_generation_tokens=tokens)
+    state = SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats)
+    made = Track(place(engine_ladder(LADDER), prompt), state)
+    made.first = made.band_set = (NAMES.bands.index(prompt), LADDER.index_for(prompt))
+    made.outcome = outcome
+    return made
+
+
+def line(
+    *tracks: Track, names: Names | None = NAMES, status: int | None = 200, left: bool = False, stopped: bool = False,
+    **more: Any,
+) -> dict[str, Any]:  # fmt: skip
+    sent, entered = Sent(status, left=left, stopped=stopped), Entered(sequences=list(tracks))
+    return fields(
+        SCOPE, "/v1/completions", RequestContext(came=1_700_000_000.25, sent=sent, entered=entered, **more), 2.5, names
+    )
+
+
+def test_an_answer_that_switched() -> None:
+    sequence = track(prompt=9, tokens=14, outcome="length")
+    sequence.waited, sequence.later, sequence.recomputed = 0.125, [1, 2], 25
+    assert line(sequence) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "method": "POST",
+        "path": "/v1/completions",
+        "status": 200,
+        "client": "10.0.0.1:1234",
+        "key": None,
+        "request_id": "mine",
+        "model": "m",
+        "prompt_tokens": 9,
+        "generated_tokens": 14,
+        "length_band": "1-10",
+        "factor_set": "set0",
+        "ladder_policy": "length",
+        "later_factor_sets": ["set1", "set2"],
+        "switches": 2,
+        "recomputed_tokens": 25,
+        "seconds_to_first_token": 0.125,
+        "seconds": 2.5,
+        "outcome": "length",
+        "reason": None,
+    }
+
+
+def test_a_request_without_prompts_has_no_fields_of_theirs() -> None:
+    logged = line(names=None)
+    assert list(logged) == "time method path status client key request_id seconds outcome reason".split()
+    assert logged["outcome"] == "answered"
+    logged = line(names=Names(NAMES.bands, NAMES.sets, "m", measured=False))
+    assert logged["generated_tokens"] is None and logged["switches"] is None and logged["outcome"] == "answered"
+
+
+def test_several_answers_and_prompts() -> None:
+    """Two answers to one prompt, and a longer prompt, which tells the band and the set."""
+    logged = line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length"))
+    assert (logged["prompt_tokens"], logged["generated_tokens"]) == (20, 9)
+    assert (logged["length_band"], logged["factor_set"], logged["outcome"]) == ("11-20", "set1", "length")
+
+
+@pytest.mark.parametrize(
+    ("tracks", "more", "expected"),
+    [
+        ([], {"status": 400}, ("rejected", "invalid")),
+        ([], {"status": 401}, ("rejected", "authentication")),
+        ([], {"status": 503}, ("rejected", "unavailable")),
+        ([], {"status": 500}, ("error", None)),
+        ([], {"status": 400, "refusal": prompt_too_long(15, 10), "refused_tokens": 15}, ("rejected", "prompt_tokens")),
+        ([], {"status": None, "left": True}, ("disconnect", None)),
+        ([], {"status": 200, "left": True}, ("disconnect", None)),
+        ([], {"status": None, "stopped": True}, ("abort", None)),
+        ([track(outcome=None)], {"left": True}, ("disconnect", None)),
+        ([track(outcome=None)], {"status": None}, ("disconnect", None)),
+        # It had its last token, and did not wait for the end of the stream.
+        ([track(outcome="stop")], {"left": True}, ("stop", None)),
+        ([track(outcome="abort"), track()], {}, ("abort", None)),
+        ([track(outcome="error")], {"status": 500}, ("error", None)),
+        ([track(outcome="abort")], {"status": 503}, ("abort", None)),
+        # One of a list of prompts was too long.
+        ([track(outcome="disconnect")], {"status": 400}, ("rejected", "invalid")),
+        # Answered while an engine still runs it, as in the background.
+        ([track(outcome=None)], {}, ("answered", None)),
+    ],
+)
+def test_outcomes(tracks: list[Track], more: dict[str, Any], expected: tuple[str, str | None]) -> None:
+    logged = line(*tracks, **more)
+    assert (logged["outcome"], logged["reason"]) == expected
+
+
+def test_a_refused_prompt_tells_its_length_where_it_is_known() -> None:
+    refused = line(status=400, refusal=prompt_too_long(15, 10), refused_tokens=15)
+    assert (refused["prompt_tokens"], refused["length_band"], refused["factor_set"]) == (15, "11-20", None)
+    assert line(status=401)["length_band"] is None
+
+
+def test_ids_and_paths_are_cut() -> None:
+    scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
+    logged = fields(scope, "/" * 8000, RequestContext(came=0.0), 0.0, None)
+    assert len(logged["request_id"]) == len(logged["path"]) == 256
+    scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}
+    assert fields(scope, "/", RequestContext(came=0.0), 0.0, None)["request_id"] == "cmpl-1"
+
+
+class Logged:
+    """A tiny app behind the log, and the lines that it wrote."""
+
+    def __init__(self, config: AccessLogConfig, folder: Path, **changes: Any) -> None:
+        self.stream = io.BytesIO()
+        self.app = app = FastAPI()
+        log = AccessLog(config, NAMES, self.stream.write)
+        app.state.ropeswitch = server_parts(parts(folder, **changes)[0], access_log=log)
+        app.add_middleware(Front)
+        self.client = TestClient(app, raise_server_exceptions=False)
+
+        @app.post(POSTED)
+        async def complete(what: str = "") -> str:
+            if what == "fault":
+                raise RuntimeError("fault")
+            if what == "leave":
+                raise ClientDisconnect
+            context = current.get()
+            assert context is not None
+            if what == "refuse":
+                raise context.refuse(
+                    RefusedError(queue_full("long", "tokens", 1, Shares("--max-queued-tokens", 1))), 15
+                )
+            context.asked = Asked(in_steps=True)
+            for name, prompt in (("step 1", SECRET), ("step 2", None)):
+                made = track(name=name)
+                context.add(made, SimpleNamespace(external_req_id=name, prompt=prompt, prompt_token_ids=[1, 2]))
+            return "answer"
+
+        @app.get("/health/live")
+        @app.get("/metrics")
+        @app.get("/v1/models")
+        async def answer() -> str:
+            return "answer"
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+CONFIG = AccessLogConfig(everything=False, prompts=False)
+
+
+def test_one_line_for_each_request(tmp_path: Path) -> None:
+    logged = Logged(CONFIG, tmp_path)
+    for what in ("", "fault", "leave", "refuse"):
+        logged.client.post(POSTED, params={"what": what})
+    logged.client.get("/v1/models", params={"key": "sk-1"})
+    logged.client.get("/nothing")
+    entries = [(line["path"], line["status"], line["outcome"], line["reason"]) for line in logged.lines()]
+    assert entries == [
+        (POSTED, 200, "stop", None),
+        (POSTED, 500, "error", None),
+        (POSTED, None, "disconnect", None),
+        (POSTED, 503, "rejected", "queue_tokens"),
+        ("/v1/models", 200, "answered", None),
+        ("/nothing", 404, "rejected", "invalid"),
+    ]
+    assert current.get() is None
+    text = logged.stream.getvalue().decode()
+    assert SECRET not in text and "sk-1" not in text
+    assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
+
+
+def test_a_line_names_its_key_by_an_id_that_the_command_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = Logged(CONFIG, tmp_path, keys=["sk-1", "sk-2"])
+    for key in ("sk-1", "sk-2", "sk-3"):
+        logged.client.get("/v1/models", headers=bearer(key))
+    first, second, refused = (line["key"] for line in logged.lines())
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nsk-1\n\nsk-2\n")
+    assert main(["keys", "id", str(keys)]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"{first}  line 2\n{second}  line 4\n" and len(first) == 8 and refused is None
+    assert "sk-" not in logged.stream.getvalue().decode() + printed
+    keys.write_text("sk-1\nsk 2\n")
+    assert main(["keys", "id", str(keys)]) == 2
+    assert capsys.readouterr().err.startswith(f"ropeswitch: error: FILE: {str(keys)!r} line 2: a key must be ")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_client_that_leaves_before_or_in_its_answer(late: bool, tmp_path: Path) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message = {"type": "http.response.start", "status": 200, "headers": []}
+        if late:
+            await send(start)
+        assert (await receive())["type"] == "http.disconnect"
+        if not late:
+            await send(start)
+        await send({"type": "http.response.body", "body": b"null"})
+
+    logged = Logged(CONFIG, tmp_path)
+    scope = {"type": "http", "method": "POST", "path": POSTED, "headers": [], "app": logged.app}
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    asyncio.run(Front(app)(scope, receive, send))
+    [line] = logged.lines()
+    assert (line["outcome"], line["status"]) == ("disconnect", 200 if late else None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "logged", "uvicorn"),
+    [
+        ({"access_log": "json"}, ["/v1/models", POSTED], False),
+        ({"access_log": "all"}, ["/v1/models", "/metrics", "/health/live", POSTED], False),
+        ({"access_log": "all", "disable_access_log_for_endpoints": "/metrics, /health/live"}, ["/v1/models", POSTED], False),
+        ({"access_log": "json", "log_prompts": True}, ["/v1/models", POSTED], False),
+        ({"access_log": "off"}, None, True),
+    ],
+)  # fmt: skip
+def test_the_flags_choose_paths_and_prompts(
+    tmp_path: Path, flags: dict[str, Any], logged: list[str] | None, uvicorn: bool
+) -> None:
+    given = {"log_prompts": False, "disable_access_log_for_endpoints": None, "disable_uvicorn_access_log": False}
+    args = Namespace(**given | flags)
+    config = access_log(args)
+    assert args.disable_uvicorn_access_log is not uvicorn
+    if config is None or logged is None:
+        assert config is None and logged is None
+        with pytest.raises(UsageError, match="--log-prompts"):
+            check(Namespace(**vars(args) | {"log_prompts": True, "api_key_file": None, "metrics_key_file": None}))
+        return
+    found = Logged(config, tmp_path)
+    for path in ("/v1/models", "/metrics", "/health/live"):
+        assert found.client.get(path).status_code == 200
+    found.client.post(POSTED)
+    assert [line["path"] for line in found.lines()] == logged
+    # Of an answer in steps the first prompt is kept.
+    assert found.lines()[-1].get("prompts") == ([SECRET] if args.log_prompts else None)

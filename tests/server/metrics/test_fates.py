@@ -1,0 +1,182 @@
+"""Requests that never reach an engine are counted once, by outcome."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, HTTPException
+from fastapi.testclient import TestClient
+from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from ropeswitch.server.front import refusal
+from ropeswitch.server.front.context import current
+from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.metrics.instruments import REASONS
+from ropeswitch.server.metrics.length_metrics import LengthMetrics
+from tests.server.front.parts import parts, server_parts
+from tests.server.metrics.ladders import DEFAULT, ladder, read, total
+
+PATH = "/v1/completions"
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def app(registry: CollectorRegistry, tmp_path: Path) -> Iterator[FastAPI]:
+    app = FastAPI()
+    metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0], length_metrics=metrics)
+    app.add_middleware(Front)
+
+    @app.post(PATH)
+    @app.post("/tokenize")
+    async def answer(
+        request: Request, status: int = 200, entered: bool = False, limit: int = 0, stream: int = 0
+    ) -> Response:
+        context = current.get()
+        assert context is not None
+        if entered:
+            context.entered.sequences.append(SimpleNamespace())
+        if limit:
+            raise context.refuse(RefusedError(refusal.prompt_too_long(limit, 100)), limit)
+        if status == 600:
+            raise RuntimeError("fault")
+        if status != 200:
+            raise HTTPException(status)
+        events = [b'data: {"error": {"message": "m", "code": %d}}\n\n' % stream] if stream else []
+        return StreamingResponse(iter([*events, b"data: [DONE]\n\n"]), media_type="text/event-stream")
+
+    # As start.py has it.
+    refusal.listeners.append(metrics.count_rejection)
+    yield app
+    refusal.listeners.remove(metrics.count_rejection)
+
+
+@pytest.fixture
+def client(app: FastAPI) -> TestClient:
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def outcomes(registry: CollectorRegistry) -> dict[str, float]:
+    found = read(registry)
+    names = ("rejected", "error", "disconnect")
+    counts = {name: total(found, "ropeswitch_requests_total", outcome=name, engine="none") for name in names}
+    return {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ({"status": 400}, "invalid"),
+        ({"status": 403}, "invalid"),  # a route that is disabled
+        ({"status": 404}, "invalid"),
+        ({"status": 422}, "invalid"),
+        ({"status": 401}, "authentication"),
+        ({"status": 429}, "unavailable"),
+        ({"status": 503}, "unavailable"),
+        ({"stream": 400}, "invalid"),
+        ({"status": 500}, None),
+        ({"status": 502}, None),
+        ({"status": 600}, None),
+        ({"stream": 500}, None),
+    ],
+)
+def test_refused_requests_and_faults(
+    client: TestClient, registry: CollectorRegistry, asked: dict[str, int], reason: str | None
+) -> None:
+    status = asked.get("status", 200)
+    assert client.post(PATH, params=asked).status_code == (500 if status == 600 else status)
+    assert outcomes(registry) == ({"error": 1} if reason is None else {"rejected": 1})
+    counted = total(read(registry), "ropeswitch_rejections_total", reason=reason or "", input_sequence_length="unknown")
+    assert counted == (reason is not None)
+
+
+def test_what_is_not_counted(client: TestClient, registry: CollectorRegistry, app: FastAPI) -> None:
+    client.post(PATH)
+    client.post(PATH, params={"status": 400, "entered": True})
+    client.post(PATH, params={"status": 600, "entered": True})
+    client.post("/tokenize", params={"status": 400})
+    client.post("/unknown")
+    client.get(PATH)
+    app.state.ropeswitch = replace(app.state.ropeswitch, length_metrics=None)
+    client.post(PATH, params={"status": 400})
+    assert read(registry) == {}
+
+
+def test_a_limit_counts_its_refusals_once_with_their_length(client: TestClient, registry: CollectorRegistry) -> None:
+    for length in (200, 300, 5000):
+        assert client.post(PATH, params={"limit": length}).status_code == 400
+    assert outcomes(registry) == {"rejected": 3}
+    for band in ("1-256", "257-1024", "1025+"):
+        name = "ropeswitch_rejections_total"
+        assert total(read(registry), name, reason="prompt_tokens", input_sequence_length=band) == 1
+
+
+async def half_a_body(receive: Any, send: Any) -> None:
+    await receive()
+    raise ClientDisconnect
+
+
+async def left_early(receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200})
+    await receive()
+
+
+async def whole_answer(receive: Any, send: Any) -> None:
+    """After it, the server says, too, that the client left."""
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await receive()
+
+
+async def refused(receive: Any, send: Any) -> None:
+    """As a middleware that holds the answer back until it is whole, and sends it without its app."""
+    await send({"type": "http.response.start", "status": 400, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [(half_a_body, {"disconnect": 1}), (left_early, {"disconnect": 1}), (whole_answer, {}), (refused, {"rejected": 1})],
+)
+@pytest.mark.parametrize("root", ["", "/prefix"])
+def test_a_client_that_leaves_before_its_prompt_is_there(
+    app: FastAPI, registry: CollectorRegistry, inside: Callable[..., Any], expected: dict[str, int], root: str
+) -> None:
+    scope = {"type": "http", "method": "POST", "path": root + PATH, "root_path": root, "headers": [], "app": app}
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(Front(lambda _, receive, send: inside(receive, send))(scope, receive, send))
+    assert outcomes(registry) == expected
+
+
+def test_every_reason_of_the_front_is_one_of_the_documented(app: FastAPI) -> None:
+    shares = Shares("--flag", 1)
+    made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_slow(1, 1)]
+    made += [refusal.bodies_too_many(shares), refusal.too_many_at_once("tokens", 1, b"", shares)]
+    made += [
+        refusal.head_late(1),
+        refusal.head_too_large(1),
+        refusal.too_many_headers(1),
+        refusal.prompt_too_long(2, 1),
+    ]
+    made += [refusal.queue_full("a", unit, 1, shares) for unit in ("requests", "tokens")]
+    assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
+    with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
+        app.state.ropeswitch.length_metrics.count_rejection("because")
