@@ -5,6 +5,7 @@ prompt are checked when it is placed: by then vLLM has turned tools into grammar
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -158,10 +159,13 @@ class GrammarTurns:
     async def wait(self, grammar: Mapping[str, Any]) -> None:
         """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
         now, known = time.monotonic(), hash(str(grammar))
-        if (context := current.get()) is not None and known not in self._starts:
+        if (context := current.get()) is not None:
             self._free = {client: free for client, free in self._free.items() if free > now}
-            self._starts[known] = start = self._free.get(context.client, now)
-            self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
-            if len(self._starts) > CACHED:
-                del self._starts[next(iter(self._starts))]
+            start = self._free.get(context.client, now)
+            # One that another client has put off takes this client's own turn.
+            if self._starts.get(known, math.inf) > start:
+                self._starts[known] = start
+                self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
+                if len(self._starts) > CACHED:
+                    del self._starts[next(iter(self._starts))]
         await asyncio.sleep(self._starts.get(known, now) - now)

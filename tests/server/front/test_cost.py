@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,27 @@ def test_a_schema_of_200_properties_is_accepted_for_128_prompts_of_8_answers() -
     assert excess({**body, "structured_outputs": {"json": schema(200)}}, LIMITS) is None
     context, params = RequestContext(asked=Asked(limited=True)), sampling(schema(200), logprobs=20, n=8)
     assert all(prompt_excess(context, params, 1000, LIMITS) is None for _ in range(128))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"regex": "[" * 60_000},
+        {"json": {"pattern": "a[" * 30_000}},
+        {"grammar": '"[' * 30_000},
+    ],
+)
+def test_the_estimate_itself_takes_no_time(spec: dict[str, Any]) -> None:
+    """A class without an end was searched for it from each of its brackets: minutes of the event loop for 60 KB."""
+    started = time.process_time()
+    grammar_seconds(spec, 1005)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("mark", ['"', "["])
+def test_a_comment_hides_no_rules(mark: str) -> None:
+    rules = f"root ::= a # {mark}\na ::= {'[a-z]{256} ' * 200}\n# {mark}]\n"
+    assert excess({"structured_outputs": {"grammar": rules}}, LIMITS) is not None
 
 
 @pytest.mark.parametrize("spec", SLOW)
@@ -164,3 +186,22 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
     asked = [(b"a", 1), (b"a", 2), (b"a", 3), (b"b", 4), (b"b", 1), (b"b", 2)]
     # The first of each client begins; one that has begun is cached; the others wait, for whoever asks for them.
     assert asyncio.run(done(turns, asked)) == [True, False, False, True, True, False]
+
+
+def test_no_client_can_put_off_anothers_grammar() -> None:
+    """One client asks for many grammars before the one that another will need."""
+
+    async def main() -> float:
+        turns, grammar = GrammarTurns(1000), {"json": schema(500)}
+        current.set(RequestContext(client=b"a"))
+        waiting = [asyncio.create_task(turns.wait({**grammar, "whitespace_pattern": str(each)})) for each in range(9)]
+        waiting.append(asyncio.create_task(turns.wait(grammar)))
+        await asyncio.sleep(0)
+        current.set(RequestContext(client=b"b"))
+        started = time.monotonic()
+        await asyncio.wait_for(turns.wait(grammar), 5)
+        for task in waiting:
+            task.cancel()
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) < 0.1
