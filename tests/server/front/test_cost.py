@@ -188,6 +188,29 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
     assert asyncio.run(done(turns, asked)) == [True, False, False, True, True, False]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a", "stop": [f"{each:06}" for each in range(40_000)]},
+        {"prompt": "a", "n": 1000, "cache_salt": "x" * 1000},
+        {"prompt": "a", "n": 1000, "vllm_xargs": {"a": ["x" * 1000]}},
+        {"messages": [], "n": 1000, "kv_transfer_params": {"a": {"b": "x" * 1000}}},
+        {"messages": [], "n": 1000, "chat_template_kwargs": {"a": "x" * 1000}},
+    ],
+)
+def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any]) -> None:
+    """Stop words are searched for at each token, and what goes to the engine goes there once for each sequence."""
+    refusal = excess(body, LIMITS)
+    assert refusal is not None and refusal.status == 400 and refusal.param in body
+
+
+def test_four_stop_words_are_accepted_for_a_thousand_sequences() -> None:
+    arguments = {"cache_salt": "tenant-1", "vllm_xargs": {"rope_factor_set": "short"}}
+    stop = ["\n\nHuman:", "\n\nAssistant:", "<|im_end|>", "</s>"]
+    assert excess({"prompt": ["a"] * 128, "n": 8, "stop": stop, **arguments}, LIMITS) is None
+    assert excess({"prompt": "a", "logit_bias": {str(each): -100 for each in range(300)}, "n": 8}, LIMITS) is None
+
+
 def test_no_client_can_put_off_anothers_grammar() -> None:
     """One client asks for many grammars before the one that another will need."""
 
