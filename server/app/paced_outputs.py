@@ -150,8 +150,9 @@ class PacedOutputs(vllm_adapter.OutputProcessor):
     async def _end(self, state: Any, error: Exception) -> None:
         """End a request; its client gets the error after what it has not read."""
         self._waiting.pop(state.request_id, None)
-        await self.client.abort((state.parent_req or state).request_id, internal=True)
+        # First, so that the client never sees the output with which upstream ends an abort.
         state.queue.put(vllm_adapter.InputStreamError(error))
+        await self.client.abort((state.parent_req or state).request_id, internal=True)
 
 
 def _is_read(state: Any) -> bool:
@@ -162,5 +163,6 @@ def _is_read(state: Any) -> bool:
 def _forget_sent(state: Any) -> None:
     """Drop a stream's log-probabilities that were sent, except those that upstream still reads."""
     kept, least = state.logprobs_processor.logprobs, state.stream_interval + 4
-    if state.queue.aggregate and kept is not None and len(kept) > 2 * least:
+    # A client may ask for upstream's flat form, of which nothing can be deleted.
+    if state.queue.aggregate and isinstance(kept, list) and len(kept) > 2 * least:
         del kept[:-least]

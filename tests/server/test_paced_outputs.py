@@ -11,6 +11,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
+from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import InputStreamError
@@ -183,6 +184,43 @@ def test_a_stream_keeps_no_log_probabilities_that_it_has_sent() -> None:
             assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
             await asyncio.sleep(0)
         assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
+
+    run(test)
+
+
+def test_a_refused_answer_is_never_taken_for_a_whole_one() -> None:
+    """Ending a request takes the engine a while, in which its client runs; upstream ends it with an output."""
+
+    async def test(server: Server) -> None:
+        server.processor.most = 10 * WIDTH
+        server.add("whole", WHOLE)
+        end = server.processor.client.abort
+
+        async def slow(request_id: str, internal: bool) -> None:
+            await end(request_id, internal)
+            await asyncio.sleep(0.05)
+
+        server.processor.client.abort = slow
+        reader = asyncio.create_task(server.read("whole"))
+        for token in range(11):
+            server.step(output("whole", token))
+        with pytest.raises(InputStreamError):
+            await reader
+
+    run(test)
+
+
+def test_flat_log_probabilities_stop_no_ones_outputs() -> None:
+    """/inference/v1/generate takes ``flat_logprobs``, whose container deletes nothing."""
+
+    async def test(server: Server) -> None:
+        server.add("a", STREAM)
+        state = server.processor.request_states["a"]
+        state.logprobs_processor.logprobs = FlatLogprobs()
+        for token in range(50):
+            server.step(output("a", token))
+            assert (await server.queues["a"].get()).outputs[0].token_ids == [token]
+            await asyncio.sleep(0)
 
     run(test)
 

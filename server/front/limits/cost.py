@@ -5,6 +5,7 @@ prompt are checked when it is placed: by then vLLM has turned tools into grammar
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,10 @@ ASSUMED_TOKENS = 2048
 ASKED = 128
 # Lists of words, which count in UTF-8 bytes, and of token IDs, which count one each.
 _CONSTRAINTS = ("bad_words", "stop", "stop_sequences", "logit_bias", "allowed_token_ids", "stop_token_ids")
+# Each of a request's stop words counts as so many bytes more: it is searched for in every new token of every sequence.
+_SEARCHED, SEARCHED = ("stop", "stop_sequences"), 64
+# Fields that are sent to the engine with each sequence, in bytes.
+_SENT = ("cache_salt", "vllm_xargs", "kv_transfer_params", "chat_template_kwargs")
 # Fields with a grammar, by which vLLM's validation may already convert it.
 _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
 # Grammars, the last ones, whose compiled form vLLM is taken to have cached.
@@ -62,12 +67,15 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
         )
         return invalid_value((*place, "n") if answers > 1 else (field,), text)
     size = 0
-    for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _CONSTRAINTS):
-        size += _size(found)
+    for place, name, found in (
+        (place, name, values.get(name)) for place, values in levels for name in (*_CONSTRAINTS, *_SENT)
+    ):
+        size += _size(found) + SEARCHED * (name in _SEARCHED and isinstance(found, list) and len(found))
         if size * prompts * answers > limits.constraints:
             times = f" times {prompts * answers} sequences" if prompts * answers > 1 else ""
             text = (
-                f"Input should have at most {limits.constraints} bytes of words and token IDs in {', '.join(_CONSTRAINTS)}, "
+                f"Input should have at most {limits.constraints} bytes of words and token IDs in "
+                f"{', '.join((*_CONSTRAINTS, *_SENT))}, "
                 f"found {size}{times}; send fewer, or restart the server with a larger --max-constraints"
             )
             return invalid_value((*place, name), text)
@@ -126,7 +134,9 @@ def _grammar_excess(place: Place, seconds: float, prompts: float, limits: CostLi
 def _size(found: Any) -> int:
     if isinstance(found, str):
         return len(found.encode("utf-8", "surrogatepass"))
-    return sum(_size(each) if isinstance(each, str) else 1 for each in found) if isinstance(found, list | dict) else 0
+    if isinstance(found, dict):
+        return sum(_size(name) + _size(value) for name, value in found.items())
+    return sum(map(_size, found)) if isinstance(found, list) else 1 if found is not None else 0
 
 
 def _count(value: Any) -> int:
@@ -158,10 +168,13 @@ class GrammarTurns:
     async def wait(self, grammar: Mapping[str, Any]) -> None:
         """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
         now, known = time.monotonic(), hash(str(grammar))
-        if (context := current.get()) is not None and known not in self._starts:
+        if (context := current.get()) is not None:
             self._free = {client: free for client, free in self._free.items() if free > now}
-            self._starts[known] = start = self._free.get(context.client, now)
-            self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
-            if len(self._starts) > CACHED:
-                del self._starts[next(iter(self._starts))]
+            start = self._free.get(context.client, now)
+            # One that another client has put off takes this client's own turn.
+            if self._starts.get(known, math.inf) > start:
+                self._starts[known] = start
+                self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
+                if len(self._starts) > CACHED:
+                    del self._starts[next(iter(self._starts))]
         await asyncio.sleep(self._starts.get(known, now) - now)

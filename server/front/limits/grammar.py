@@ -31,8 +31,8 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format
 _LITERALS = ("const", "enum", "choice", "begin", "end", "triggers", "excludes", "value", "required")
 _TEXTS = ("description", "title", "$comment", "examples", "default", "name")
 # An escape, a class, a repetition ({2,5} or Lark's ~2..5), or one character; in a grammar, a literal too.
-_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|(?:\{\s*|~\s*)(\d+)(?:(?:,\s*|\.\.)(\d*))?\s*\}?|.", re.DOTALL)
-_GRAMMAR_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|' + _TOKEN.pattern, re.DOTALL)
+_TOKEN = re.compile(r"\\.|\[(?:\\.|[^\]\\\n])*\]?|(?:\{\s*|~\s*)(\d+)(?:(?:,\s*|\.\.)(\d*))?\s*\}?|.", re.DOTALL)
+_GRAMMAR_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"?|' + _TOKEN.pattern, re.DOTALL)
 
 
 class _Estimate:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,27 @@ def test_a_schema_of_200_properties_is_accepted_for_128_prompts_of_8_answers() -
     assert excess({**body, "structured_outputs": {"json": schema(200)}}, LIMITS) is None
     context, params = RequestContext(asked=Asked(limited=True)), sampling(schema(200), logprobs=20, n=8)
     assert all(prompt_excess(context, params, 1000, LIMITS) is None for _ in range(128))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"regex": "[" * 60_000},
+        {"json": {"pattern": "a[" * 30_000}},
+        {"grammar": '"[' * 30_000},
+    ],
+)
+def test_the_estimate_itself_takes_no_time(spec: dict[str, Any]) -> None:
+    """A class without an end was searched for it from each of its brackets: minutes of the event loop for 60 KB."""
+    started = time.process_time()
+    grammar_seconds(spec, 1005)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("mark", ['"', "["])
+def test_a_comment_hides_no_rules(mark: str) -> None:
+    rules = f"root ::= a # {mark}\na ::= {'[a-z]{256} ' * 200}\n# {mark}]\n"
+    assert excess({"structured_outputs": {"grammar": rules}}, LIMITS) is not None
 
 
 @pytest.mark.parametrize(
@@ -219,3 +241,45 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
 )
 def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
     assert excess(body, CostLimits()) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a", "stop": [f"{each:06}" for each in range(40_000)]},
+        {"prompt": "a", "n": 1000, "cache_salt": "x" * 1000},
+        {"prompt": "a", "n": 1000, "vllm_xargs": {"a": ["x" * 1000]}},
+        {"messages": [], "n": 1000, "kv_transfer_params": {"a": {"b": "x" * 1000}}},
+        {"messages": [], "n": 1000, "chat_template_kwargs": {"a": "x" * 1000}},
+    ],
+)
+def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any]) -> None:
+    """Stop words are searched for at each token, and what goes to the engine goes there once for each sequence."""
+    refusal = excess(body, LIMITS)
+    assert refusal is not None and refusal.status == 400 and refusal.param in body
+
+
+def test_four_stop_words_are_accepted_for_a_thousand_sequences() -> None:
+    arguments = {"cache_salt": "tenant-1", "vllm_xargs": {"rope_factor_set": "short"}}
+    stop = ["\n\nHuman:", "\n\nAssistant:", "<|im_end|>", "</s>"]
+    assert excess({"prompt": ["a"] * 128, "n": 8, "stop": stop, **arguments}, LIMITS) is None
+    assert excess({"prompt": "a", "logit_bias": {str(each): -100 for each in range(300)}, "n": 8}, LIMITS) is None
+
+
+def test_no_client_can_put_off_anothers_grammar() -> None:
+    """One client asks for many grammars before the one that another will need."""
+
+    async def main() -> float:
+        turns, grammar = GrammarTurns(1000), {"json": schema(500)}
+        current.set(RequestContext(client=b"a"))
+        waiting = [asyncio.create_task(turns.wait({**grammar, "whitespace_pattern": str(each)})) for each in range(9)]
+        waiting.append(asyncio.create_task(turns.wait(grammar)))
+        await asyncio.sleep(0)
+        current.set(RequestContext(client=b"b"))
+        started = time.monotonic()
+        await asyncio.wait_for(turns.wait(grammar), 5)
+        for task in waiting:
+            task.cancel()
+        return time.monotonic() - started
+
+    assert asyncio.run(main()) < 0.1
