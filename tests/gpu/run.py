@@ -31,8 +31,7 @@ EXACTNESS += ["test_drafts", "test_speculation", "test_kv_offloading", "test_aut
 EXACTNESS = [f"tests/exactness/{name}.py" for name in EXACTNESS]
 BFLOAT16 = ["tests/exactness/test_bfloat16.py"]
 SLEEP = ["tests/exactness/gpu_cases.py"]
-SERVER = ["test_exactness", "test_openai_api", "test_length_metrics", "test_scheduling_metrics"]
-SERVER += ["test_factor_sets_api"]
+SERVER = ["test_exactness", "test_openai_api", "test_length_metrics", "test_factor_sets_api"]
 SERVER = [f"tests/server/{name}.py" for name in SERVER]
 V1, V2 = ({"VLLM_USE_V2_MODEL_RUNNER": number, "ROPESWITCH_TEST_ASYNC": "1"} for number in "01")
 
