@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -207,3 +208,17 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     # Upstream's own middleware would come with a key in these.
     assert args.api_key is None and "VLLM_API_KEY" not in os.environ
     assert "key-of-the" not in repr(args)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [([], (True, "hermes")), (["--no-enable-auto-tool-choice"], (False, None))]
+)
+def test_tools_work_without_flags_where_the_chat_template_shows_their_format(
+    started: Started, tmp_path: Path, flags: list[str], expected: tuple[bool, str | None]
+) -> None:
+    shutil.copytree(BUNDLED_MODEL, folder := tmp_path / "model")
+    template = folder / "chat_template.jinja"
+    shown = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
+    template.write_text(shown + template.read_text(encoding="utf-8"))
+    args = started(str(folder), "--max-model-len", "2048", *flags)
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == expected
