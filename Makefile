@@ -62,11 +62,11 @@ $(CHROMIUM): requirements/debian.py
 	@$(PYTHON) requirements/debian.py $@ chromium-headless-shell fonts-dejavu-core
 	@touch $@
 
-# Client libraries that the engine's environment lacks, and Node.js with `openai`, for the tests.
+# Node.js with `openai`, for the tests.
 CLIENTS := .venv/clients/.done
 
 $(CLIENTS): requirements/clients.lock requirements/node/package-lock.json
-	@echo "setup: installing the client libraries of requirements/clients.lock and requirements/node for the tests"
+	@echo "setup: installing Node.js (requirements/clients.lock) and the packages of requirements/node for the tests"
 	@$(BIN)/python -m venv --clear .venv/clients
 	@.venv/clients/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/clients.lock
 	@cp requirements/node/package.json requirements/node/package-lock.json .venv/clients/

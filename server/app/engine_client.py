@@ -146,8 +146,17 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
 
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    patching.replace("vllm.v1.engine.async_llm.AsyncLLM", lambda _: RopeClient)
-    patching.replace("vllm.v1.engine.async_llm.OutputProcessor", lambda _: WatchedOutputs)
+    patching.replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
+    patching.replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
+
+
+# Not lambdas: a replacement is made once for each function.
+def _client(_: Any) -> type[RopeClient]:
+    return RopeClient
+
+
+def _outputs(_: Any) -> type[WatchedOutputs]:
+    return WatchedOutputs
 
 
 def _check_numbers(params: Any) -> None:

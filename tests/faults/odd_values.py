@@ -4,25 +4,18 @@ import json
 from typing import Any
 
 from tests.faults.conftest import MODEL
-
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-MESSAGES = [{"role": "user", "content": "a"}]
+from tests.server import mistakes
 
 # A right request to each route.
-RIGHT: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"model": MODEL, "prompt": "a", "max_tokens": 2},
-    "/v1/chat/completions": {"model": MODEL, "messages": MESSAGES, "max_tokens": 2},
-    "/v1/chat/completions/batch": {"model": MODEL, "messages": [MESSAGES], "max_tokens": 2},
-    "/v1/responses": {"model": MODEL, "input": "a", "max_output_tokens": 2},
-    "/v1/messages": {"model": MODEL, "messages": MESSAGES, "max_tokens": 2},
-    "/v1/messages/count_tokens": {"model": MODEL, "messages": MESSAGES},
-    "/tokenize": {"model": MODEL, "prompt": "a"},
-    "/detokenize": {"model": MODEL, "tokens": [5]},
-    "/generative_scoring": {"model": MODEL, "query": "a", "items": ["b"], "label_token_ids": [5, 6]},
-    "/invocations": {"model": MODEL, "messages": MESSAGES, "max_tokens": 2},
-}
+RIGHT: dict[str, dict[str, Any]] = {path: body | {"model": MODEL} for path, body in mistakes.RIGHT.items()}
 # What else of a request makes a field matter.
-BESIDE: tuple[dict[str, Any], ...] = ({}, {"tools": [TOOL]}, {"tools": [{}]}, {"stream": True}, {"logprobs": True})
+BESIDE: tuple[dict[str, Any], ...] = (
+    {},
+    {"tools": [mistakes.TOOL]},
+    {"tools": [{}]},
+    {"stream": True},
+    {"logprobs": True},
+)
 DEPENDENT = ("tool_choice", "stop_token_ids", "stream_options", "structured_outputs", "top_logprobs")
 
 

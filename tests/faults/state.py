@@ -11,7 +11,12 @@ from tests.faults.conftest import MODEL
 from tests.server.asking import processes
 from tests.server.running import Server
 
-IN_HAND = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+IN_HAND = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "ropeswitch_queued_requests",
+)
 
 
 def metrics(server: Server) -> dict[str, float]:

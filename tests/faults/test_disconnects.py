@@ -108,10 +108,6 @@ def leave_at_every_stage(server: Server, rounds: int) -> None:
         assert process.files <= files[name].files + 2, name
 
 
-def test_one_round(server: Server) -> None:
-    leave_at_every_stage(server, 1)
-
-
 @pytest.mark.full
-def test_many_rounds(server: Server) -> None:
+def test_clients_that_leave_harm_no_other_and_leave_nothing(server: Server) -> None:
     leave_at_every_stage(server, 25)

@@ -13,6 +13,12 @@ RIGHT: dict[str, dict[str, Any]] = {
     COMPLETIONS: {"model": MODEL, "prompt": "a", "max_tokens": 2},
     RESPONSES: {"model": MODEL, "input": "a", "max_output_tokens": 2},
     MESSAGES: {"model": MODEL, "messages": ASKED, "max_tokens": 2},
+    "/v1/chat/completions/batch": {"model": MODEL, "messages": [ASKED], "max_tokens": 2},
+    "/v1/messages/count_tokens": {"model": MODEL, "messages": ASKED},
+    "/tokenize": {"model": MODEL, "prompt": "a"},
+    "/detokenize": {"model": MODEL, "tokens": [5]},
+    "/generative_scoring": {"model": MODEL, "query": "a", "items": ["b"], "label_token_ids": [5, 6]},
+    "/invocations": {"model": MODEL, "messages": ASKED, "max_tokens": 2},
 }
 
 
@@ -64,6 +70,8 @@ MISTAKES = (
     Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("not valid JSON", "utf-8"), None),
     Mistake(CHAT, b"{}", ("application/json",), None, headers=(("content-type", "text/plain"),)),
     Mistake(CHAT, b"[" * 100_000, ("not valid JSON",), None),
+    Mistake(COMPLETIONS, b'["rope_factor_set"]', ("body: Input should be a valid dictionary",), None),
+    Mistake(COMPLETIONS, b'{"vllm_xargs": ["rope_factor_set"]}', ("vllm_xargs: Input should be",), "vllm_xargs"),
     Mistake(CHAT, b'{"model":' + b"[" * 300 + b"]" * 300 + b"}", ("at most 128",), "model"),
     Mistake(
         CHAT,
@@ -130,6 +138,7 @@ MISTAKES = (
     # Too long, on every route.
     wrong(CHAT, "1024 tokens|reduce", "input_tokens", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "input_tokens", LONG, prompt=[5] * 2000),
+    wrong(COMPLETIONS, "1024 tokens|reduce", "input_tokens", LONG, prompt=["a", "x" * 3000], stream=True),
     wrong(COMPLETIONS, "max_tokens must be at least 1", "max_tokens", prompt=[5] * 1024),
     wrong(RESPONSES, "1024 tokens|reduce", "input_tokens", LONG, input="a" * 2000),
     wrong(MESSAGES, "1024 tokens|reduce", None, LONG, messages=messages("user", "a" * 2000)),

@@ -122,13 +122,12 @@ class Server:
     tls: ssl.SSLContext | None = None
 
     def get(self, path: str, **headers: str) -> Answer:
-        return self._send(urllib.request.Request(self.url + path, headers=headers))
+        return self.send("GET", path, **headers)
 
     def post(self, path: str, body: Any, **headers: str) -> Answer:
+        """Send a body: JSON values, or bytes as they are."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self._send(
-            urllib.request.Request(self.url + path, data=data, headers={"content-type": "application/json"} | headers)
-        )
+        return self.send("POST", path, data, **{"content-type": "application/json"} | headers)
 
     def announce(self, path: str, body_bytes: int) -> int:
         """Send the head of a request that announces a body of so many bytes, and none of it; the answer's status."""
@@ -139,7 +138,8 @@ class Server:
             opened.endheaders()
             return opened.getresponse().status
 
-    def _send(self, request: urllib.request.Request) -> Answer:
+    def send(self, method: str, path: str, data: bytes | None = None, **headers: str) -> Answer:
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=120, context=self.tls) as response:
                 return Answer(response.status, response.headers, response.read().decode())

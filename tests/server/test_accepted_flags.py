@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,13 @@ import pytest
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
+from ropeswitch.server.app import vllm_adapter
+from ropeswitch.server.start import model_config
 from ropeswitch.server.start.fit.memory import Memory
 from ropeswitch.server.start.log.console import Console
+from ropeswitch.server.start.serve import plugin_names
+from tests.exactness import checkpoints
+from tests.exactness.checkpoints import factors, ladder_file
 
 Started = Callable[..., Namespace]
 
@@ -32,6 +38,45 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
 
     monkeypatch.setattr("ropeswitch.server.start.serve._run", run)
     return start
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (
+            [],
+            {"sse_keep_alive_interval": 15, "h11_max_incomplete_event_size": 65536, "enable_request_id_headers": True},
+        ),
+        (["--sse-keep-alive-interval", "0"], {"sse_keep_alive_interval": 0}),
+        (["--h11-max-incomplete-event-size", "100000"], {"h11_max_incomplete_event_size": 100000}),
+        (["--no-enable-request-id-headers"], {"enable_request_id_headers": False}),
+        (["--no-enable-prompt-tokens-details"], {"enable_prompt_tokens_details": False}),
+    ],
+)
+def test_defaults_differ_from_vllm_s_unless_told_otherwise(flags: list[str], expected: dict[str, object]) -> None:
+    found = vars(vllm_adapter.parse(flags, lambda parser: None))
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], ("xgrammar", True)),
+        (["--reasoning-parser", "qwen3"], ("xgrammar", True)),
+        (["--structured-outputs-config", '{"backend": "auto"}'], ("auto", False)),
+    ],
+)
+def test_json_is_compact_unless_told_otherwise(flags: list[str], expected: tuple[str, bool]) -> None:
+    outputs = vllm_adapter.parse(flags, lambda parser: None).structured_outputs_config
+    assert (outputs.backend, outputs.disable_any_whitespace) == expected
+
+
+def test_plugin_names_keep_the_users_choice() -> None:
+    assert plugin_names({"VLLM_PLUGINS": "x, ropeswitch"}) == "ropeswitch,ropeswitch_refusals,x"
+    assert plugin_names({"VLLM_PLUGINS": ""}) == "ropeswitch,ropeswitch_refusals"
+    with pytest.raises(UsageError, match="VLLM_PLUGINS: 'x,y' leaves out 'ropeswitch'"):
+        plugin_names({"VLLM_PLUGINS": "x,y"})
+    assert {"ropeswitch", "lora_filesystem_resolver"} <= set(plugin_names({}).split(","))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +118,42 @@ def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(started:
     args = started()
     assert [each["name"] for each in args.additional_config["ropeswitch"]["sets"]] == ["r1", "r2", "x64", "x512"]
     assert (args.served_model_name, args.kv_cache_memory_bytes) == (["longrope-mini"], 1 << 30)
+
+
+def test_a_ladder_comes_from_a_file_and_sets_the_length(started: Started, checkpoint: Path, tmp_path: Path) -> None:
+    sets = [
+        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
+        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
+    ]
+    args = started(str(checkpoint), "--factors", str(ladder_file(tmp_path / "ladder.json", sets)))
+    found = args.additional_config["ropeswitch"]["sets"]
+    assert [(each["name"], each["max_length"]) for each in found] == [("to-64", 64), ("to-128", 128), ("to-2048", 2048)]
+    assert args.max_model_len == 2048
+
+
+@pytest.fixture
+def su(tmp_path: Path) -> Path:
+    """The first Phi-3 configs say ``su`` and keep the window at the top level."""
+    folder = checkpoints.phi3(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    scaling = {"type": "su", "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
+    old = config | {"rope_scaling": scaling, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    (folder / "config.json").write_text(json.dumps(old))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
+    return folder
+
+
+def test_the_first_phi3_configs_are_served_as_today_s(started: Started, su: Path) -> None:
+    """The engine reads a copy; a config of today is not rewritten."""
+    args = started(str(su))
+    sets = args.additional_config["ropeswitch"]["sets"]
+    assert [each["max_length"] for each in sets] == [64, 512]
+    assert args.model == str(su) and args.tokenizer == args.hf_config_path
+    copy = Path(args.hf_config_path)
+    assert json.loads((copy / "generation_config.json").read_text()) == {"eos_token_id": [2, 5]}
+    new = json.loads((copy / "config.json").read_text())
+    assert model_config.modern(new) is model_config.modern({"hidden_size": 3}) is None
 
 
 def test_the_bundled_model_by_its_path_is_the_bundled_model(
@@ -127,3 +208,17 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     # Upstream's own middleware would come with a key in these.
     assert args.api_key is None and "VLLM_API_KEY" not in os.environ
     assert "key-of-the" not in repr(args)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [([], (True, "hermes")), (["--no-enable-auto-tool-choice"], (False, None))]
+)
+def test_tools_work_without_flags_where_the_chat_template_shows_their_format(
+    started: Started, tmp_path: Path, flags: list[str], expected: tuple[bool, str | None]
+) -> None:
+    shutil.copytree(BUNDLED_MODEL, folder := tmp_path / "model")
+    template = folder / "chat_template.jinja"
+    shown = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
+    template.write_text(shown + template.read_text(encoding="utf-8"))
+    args = started(str(folder), "--max-model-len", "2048", *flags)
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == expected

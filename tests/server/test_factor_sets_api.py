@@ -1,5 +1,7 @@
-"""Our own additions: ``/v1/rope``, a set that a request asks for, and the errors for what cannot be served."""
+"""A set or a policy that a request asks for, on every route: by ``MODEL@SET``, by ``vllm_xargs``, by both, and wrongly."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,39 +10,206 @@ import vllm
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 from ropeswitch.server.patches import SERVER_PATCHES
+from tests.exactness.reference import Reference
 from tests.server.checkpoint import MAXIMUM, WINDOW
 from tests.server.conftest import MODEL
-from tests.server.metrics.ladders import total
+from tests.server.observed import Moved, generate, scrape
+from tests.server.reference import EOS, SETS, ladder_of
 from tests.server.running import Server
-from tests.server.test_length_metrics import scrape
 
-SHORT = "a" * 20
-LONG = "b" * 300
-MESSAGES = [{"role": "user", "content": "hi"}]
-# Every route that reads vllm_xargs, with a request for a short prompt.
-ROUTES: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": SHORT, "max_tokens": 3},
-    "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 3},
-    "/v1/responses": {"input": "hi", "max_output_tokens": 3},
-    "/v1/messages": {"messages": MESSAGES, "max_tokens": 3},
+LONG = f"{MODEL}@long"
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+# Every kind of generating route with a short prompt, and whether its response has a model.
+ROUTES: dict[str, tuple[dict[str, Any], bool]] = {
+    "/v1/completions": ({"prompt": "hi", "max_tokens": 3}, True),
+    "/v1/chat/completions": ({"messages": MESSAGES, "max_tokens": 3}, True),
+    "/v1/responses": ({"input": "hi", "max_output_tokens": 16}, True),
+    "/v1/messages": ({"messages": MESSAGES, "max_tokens": 3}, True),
+    "/v1/chat/completions/batch": ({"messages": [MESSAGES, MESSAGES], "max_tokens": 3}, True),
+    "/invocations": ({"prompt": "hi", "max_tokens": 3}, True),
+    "/generative_scoring": ({"query": "a", "items": ["b"], "label_token_ids": [5, 6]}, True),
+    "/inference/v1/generate": ({"token_ids": [5, 6], "sampling_params": {"max_tokens": 3}}, False),
 }
+# Those that stream and read vllm_xargs.
+STREAMING = list(ROUTES)[:4]
+# Routes that run no prompt.
+PROMPTLESS: dict[str, dict[str, Any]] = {
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [5, 6]},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
+}
+BEAMS = {"max_tokens": 3, "n": 2, "use_beam_search": True, "temperature": 0}
+# Ends an answer with its first token.
+STOP = {"stop_token_ids": list(range(3, 259))}
 
 
-def asking(value: Any) -> dict[str, Any]:
-    return {"model": MODEL, "vllm_xargs": {"rope_factor_set": value}}
+def asking(value: Any = "long", policy: Any = None) -> dict[str, Any]:
+    given = {"rope_factor_set": value, "rope_ladder_policy": policy}
+    return {"model": MODEL, "vllm_xargs": {name: each for name, each in given.items() if each is not None}}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_model_with_a_set_is_served_in_it(server: Server, path: str) -> None:
+    body, has_model = ROUTES[path]
+    # In no context but its own.
+    for model, name in ((LONG, "long"), (f"{MODEL}@short", "short"), (LONG, "long"), (MODEL, "short")):
+        answer = server.post(path, body | {"model": model})
+        assert answer.status == 200, answer.text
+        assert set((answer.sets or "").split(", ")) == {name}
+        assert not has_model or answer.json["model"] == MODEL
+
+
+@pytest.mark.parametrize("path", PROMPTLESS)
+def test_a_model_with_a_set_is_known_where_no_prompt_runs(server: Server, path: str) -> None:
+    assert server.post(path, PROMPTLESS[path] | {"model": LONG}).status == 200
+    refused = server.post(path, PROMPTLESS[path] | {"model": f"{MODEL}@nope"})
+    assert refused.status == 400 and "'short', 'long'" in refused.text
+
+
+@pytest.mark.parametrize("path", STREAMING)
+def test_a_stream_is_of_the_model_in_the_set(server: Server, path: str) -> None:
+    body = ROUTES[path][0] | {"stream": True}
+    if path.endswith("completions"):
+        body["stream_options"] = {"include_usage": True}
+    # A stream of the Responses API begins before its prompt is placed.
+    expected = (200, None if path.endswith("responses") else "long")
+    by_field = server.post(path, body | asking())
+    assert (by_field.status, by_field.sets) == expected
+    answer = server.post(path, body | {"model": LONG})
+    assert (answer.status, answer.sets) == expected
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    holders = [event.get("response") or event.get("message") or event for event in events]
+    models = [holder["model"] for holder in holders if "model" in holder]
+    assert models and set(models) == {MODEL}
+    if path.endswith("completions"):
+        assert len(models) == len(events) and events[-1]["usage"]["completion_tokens"] == 3
+
+
+# What a body asks for, the parameter that the error names, and words of its message.
+WRONG: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"model": f"{MODEL}@nope"}, "model", "unknown factor set 'nope'|known sets: 'short', 'long'"),
+    (asking("short") | {"model": LONG}, "model", "leave one of them out"),
+    (asking("nope"), "vllm_xargs.rope_factor_set", "'short', 'long'"),
+    (asking(3), "vllm_xargs.rope_factor_set", "3"),
+    (asking(None, "longest"), "vllm_xargs.rope_ladder_policy", "'longest' must be one of length, reserve"),
+    (asking(None, 3), "vllm_xargs.rope_ladder_policy", "3 must be one of length, reserve"),
+    (asking("long", "reserve"), "vllm_xargs.rope_ladder_policy", "cannot be combined with"),
+)
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_wrong_set_or_policy_is_a_400_that_names_the_field(server: Server, path: str) -> None:
+    body = ROUTES[path][0]
+    # Those that do not stream have fewer ways to go wrong, and one reads no vllm_xargs.
+    for asked, field, says in WRONG if path in STREAMING else WRONG[: 1 if path.startswith("/inference") else 2]:
+        for stream in ({}, {"stream": True}) if path in STREAMING else ({},):
+            answer = server.post(path, body | asked | stream)
+            assert (answer.status, answer.sets) == (400, None), (asked, answer.text)
+            error = answer.json["error"]
+            assert all(part in error["message"] for part in says.split("|")), (asked, error)
+            # Anthropic's error shape has no field.
+            if path != "/v1/messages":
+                assert (error["param"], error["type"]) == (field, "invalid_request_error"), (asked, error)
+    # vLLM takes the model of /invocations from a header and ignores the body's, unless that names a set.
+    headers = {"x-amzn-sagemaker-adapter-identifier": "other@long"} if path == "/invocations" else {}
+    assert server.post(path, body | {"model": "other@long"}, **headers).status == 404
+
+
+@pytest.mark.parametrize("path", [path for path in ROUTES if path != "/inference/v1/generate"])
+def test_the_model_and_vllm_xargs_may_name_the_same_set(server: Server, path: str) -> None:
+    answer = server.post(path, ROUTES[path][0] | asking() | {"model": LONG})
+    assert answer.status == 200 and set((answer.sets or "").split(", ")) == {"long"}, answer.text
+
+
+@pytest.mark.parametrize(("asked", "field"), [(asking(), "factor_set"), (asking(None, "reserve"), "ladder_policy")])
+def test_what_a_route_would_ignore_is_refused(server: Server, asked: dict[str, Any], field: str) -> None:
+    for path, body in (("/v1/completions", ROUTES["/v1/completions"][0] | BEAMS), ("/generative_scoring", None)):
+        answer = server.post(path, (body or ROUTES[path][0]) | asked)
+        assert answer.status == 400, answer.text
+        assert answer.json["error"]["param"] == f"vllm_xargs.rope_{field}"
+
+
+def test_aliases_are_not_listed_unless_asked_for(server: Server) -> None:
+    assert [each["id"] for each in server.get("/v1/models").json["data"]] == [MODEL]
+    assert server.get(f"/v1/models/{LONG}").status == 404
+
+
+def best_beams(reference: Reference, prompt: list[int], width: int, steps: int) -> list[list[int]]:
+    """The best continuations of a prompt, best first, each step computed from scratch."""
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        candidates = []
+        for score, tokens in beams:
+            values, ids = reference.log_probs([*prompt, *tokens])[-1].topk(2 * width)
+            candidates += [
+                (score + value, [*tokens, token])
+                for value, token in zip(values.tolist(), ids.tolist(), strict=True)
+                if token != EOS
+            ]
+        beams = sorted(candidates, key=lambda each: each[0], reverse=True)[:width]
+    return [tokens for _, tokens in beams]
+
+
+def test_a_forced_set_rotates_as_in_hugging_face(server: Server, checkpoint: Path) -> None:
+    """By the field, and by the name in a beam search, which ``vllm_xargs`` cannot force."""
+    prompt = [5 + i % 90 for i in range(40)]
+    found = {}
+    for name in SETS:
+        reference = Reference.load(checkpoint, ladder_of(checkpoint), name)
+        answer = generate(server, 0, 8, prompt=prompt, logprobs=1, return_token_ids=True, **asking(name))
+        [choice] = answer.json["choices"]
+        reference.check(prompt, choice["token_ids"], choice["logprobs"]["token_logprobs"])
+        body = {"model": f"{MODEL}@{name}", "prompt": prompt, "return_token_ids": True} | BEAMS
+        answer = server.post("/v1/completions", body)
+        assert (answer.status, answer.sets) == (200, name), answer.text
+        found[name] = [choice["token_ids"] for choice in answer.json["choices"]]
+        assert found[name] == best_beams(reference, prompt, width=2, steps=3)
+    assert found["short"] != found["long"]
+
+
+def test_a_set_shorter_than_the_prompt_may_be_forced(server: Server) -> None:
+    answer = server.post("/v1/completions", {"prompt": "b" * 300, "max_tokens": 3} | asking("short"))
+    assert (answer.status, answer.sets) == (200, "short")
+
+
+def reserving(path: str, limit: int | None) -> dict[str, Any]:
+    """A request that reserves, with an output limit or, where the route allows it, without one."""
+    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    return ROUTES[path][0] | asking(None, "reserve") | STOP | {name: limit}
+
+
+@pytest.mark.parametrize("path", STREAMING)
+def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -> None:
+    """Its answer ends with the first token, where the route can say so; the set is that of the limit all the same."""
+    for limit, expected in ((3, "short"), (WINDOW, "long")):
+        answer = server.post(path, reserving(path, limit))
+        assert (answer.status, answer.sets) == (200, expected), answer.text
+
+
+def test_a_limit_at_the_end_of_the_context_reserves_where_somebody_named_it(server: Server) -> None:
+    """vLLM's handlers fill in the same number where nobody did."""
+    named = server.post("/v1/completions", reserving("/v1/completions", MAXIMUM - 20) | {"prompt": [7] * 20})
+    assert (named.status, named.sets) == (200, "long"), named.text
+    for path in ("/v1/chat/completions", "/v1/responses"):
+        unnamed = server.post(path, reserving(path, None))
+        assert (unnamed.status, unnamed.sets) == (200, "short"), unnamed.text
+
+
+def test_metrics_tell_the_policies_apart(server: Server) -> None:
+    before, body = scrape(server), ROUTES["/v1/completions"][0]
+    for each in (reserving("/v1/completions", WINDOW), body | asking(), body | {"model": MODEL}):
+        assert server.post("/v1/completions", each).status == 200
+    moved = Moved(before, scrape(server))
+    assert [moved("ladder_policy_requests_total", policy=policy) for policy in CHOSEN_BY] == [1] * len(CHOSEN_BY)
 
 
 def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
     rope = server.get("/v1/rope").json
-    assert [(each["name"], each["max_length"], each["num_factors"]) for each in rope["sets"]] == [
-        ("short", WINDOW, 16),
-        ("long", MAXIMUM, 16),
+    assert [(each["name"], each["max_length"], each["num_factors"], each["source"]) for each in rope["sets"]] == [
+        ("short", WINDOW, 16, "short_factor of the config"),
+        ("long", MAXIMUM, 16, "long_factor of the config"),
     ]
     assert rope["sets"][0]["start_tokens"] == 0 and rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
-    assert [(each["factor"], each["source"]) for each in rope["sets"]] == [
-        (None, "short_factor of the config"),
-        (None, "long_factor of the config"),
-    ]
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
     targets = [patch["target"] for patch in rope["patches"]]
     assert targets[-len(SERVER_PATCHES) :] == [patch.target for patch in SERVER_PATCHES]
@@ -48,163 +217,3 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
     assert vllm.__version__.startswith(rope["vllm_version"])
     schema = server.get("/openapi.json").json
     assert "/v1/rope" in schema["paths"] and "RopeInfo" in schema["components"]["schemas"]
-
-
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_request_can_force_a_set(server: Server, path: str, stream: bool) -> None:
-    answer = server.post(path, ROUTES[path] | asking("long") | {"stream": stream})
-    # A stream of the Responses API begins before its prompt is placed.
-    sets = None if stream and path == "/v1/responses" else "long"
-    assert (answer.status, answer.sets) == (200, sets), answer.text
-
-
-def test_the_forced_set_is_the_one_that_rotates(server: Server) -> None:
-    greedy = {"prompt": [5 + i % 200 for i in range(60)], "max_tokens": 8, "temperature": 0, "logprobs": 1}
-    logprobs = [
-        server.post("/v1/completions", greedy | asking(name)).json["choices"][0]["logprobs"]["token_logprobs"]
-        for name in ("short", "long", "short")
-    ]
-    by_length = server.post("/v1/completions", greedy | {"model": MODEL}).json["choices"][0]["logprobs"]
-    assert by_length["token_logprobs"] == pytest.approx(logprobs[0], abs=1e-3)
-    assert logprobs[2] == pytest.approx(logprobs[0], abs=1e-3)
-    assert logprobs[1] != pytest.approx(logprobs[0], abs=1e-3)
-
-
-def test_a_set_shorter_than_the_prompt_may_be_forced(server: Server) -> None:
-    answer = server.post("/v1/completions", {"prompt": LONG, "max_tokens": 3} | asking("short"))
-    assert (answer.status, answer.sets) == (200, "short")
-
-
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("value", ["nope", 3])
-def test_an_unknown_set_is_a_400(server: Server, path: str, stream: bool, value: Any) -> None:
-    answer = server.post(path, ROUTES[path] | asking(value) | {"stream": stream})
-    error = answer.json["error"]
-    assert answer.status == 400 and answer.sets is None
-    assert "vllm_xargs.rope_factor_set" in error["message"] and repr(value) in error["message"]
-    if value == "nope":
-        assert "'short', 'long'" in error["message"]
-    # Anthropic's error shape has no field.
-    if path != "/v1/messages":
-        assert (error["param"], error["type"]) == ("vllm_xargs.rope_factor_set", "invalid_request_error")
-
-
-def test_a_set_is_refused_where_it_could_not_be_had(server: Server) -> None:
-    beams = {"prompt": SHORT, "max_tokens": 2, "n": 2, "use_beam_search": True}
-    scores = {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}
-    for path, body in (("/v1/completions", beams), ("/generative_scoring", scores)):
-        answer = server.post(path, body | asking("long"))
-        assert answer.status == 400, answer.text
-        assert answer.json["error"]["param"] == "vllm_xargs.rope_factor_set"
-
-
-# Ends an answer with its first token.
-STOP = {"stop_token_ids": list(range(3, 259))}
-LIMITS = {"/v1/responses": "max_output_tokens"}
-
-
-def reserving(path: str, limit: int | None) -> dict[str, Any]:
-    """A request that reserves, with an output limit or, where the route allows it, without one."""
-    body = ROUTES[path] | {"model": MODEL, "vllm_xargs": {"rope_ladder_policy": "reserve"}}
-    return body | {LIMITS.get(path, "max_tokens"): limit}
-
-
-def by_policy(server: Server) -> dict[str, float]:
-    sums = scrape(server)
-    return {policy: total(sums, "ropeswitch_ladder_policy_requests_total", policy=policy) for policy in CHOSEN_BY}
-
-
-@pytest.mark.parametrize("path", ROUTES)
-def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -> None:
-    """Its answer ends with the first token, where the route can say so; the set is that of the limit all the same."""
-    for limit, expected in ((3, "short"), (WINDOW, "long")):
-        answer = server.post(path, reserving(path, limit) | STOP)
-        assert (answer.status, answer.sets) == (200, expected), answer.text
-
-
-def test_a_limit_at_the_end_of_the_context_reserves_where_somebody_named_it(server: Server) -> None:
-    """vLLM's handlers fill in the same number where nobody did."""
-    prompt = {"prompt": [7] * 20}
-    named = server.post("/v1/completions", reserving("/v1/completions", MAXIMUM - 20) | prompt | STOP)
-    assert (named.status, named.sets) == (200, "long"), named.text
-    for path in ("/v1/chat/completions", "/v1/responses"):
-        unnamed = server.post(path, reserving(path, None) | STOP)
-        assert (unnamed.status, unnamed.sets) == (200, "short"), unnamed.text
-
-
-def test_metrics_tell_the_policies_apart(server: Server) -> None:
-    before = by_policy(server)
-    for body in (
-        reserving("/v1/completions", WINDOW),
-        ROUTES["/v1/completions"] | asking("long"),
-        ROUTES["/v1/completions"],
-    ):
-        assert server.post("/v1/completions", body | {"model": MODEL} | STOP).status == 200
-    assert {name: count - before[name] for name, count in by_policy(server).items()} == dict.fromkeys(CHOSEN_BY, 1)
-
-
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize(
-    ("xargs", "reason"),
-    [
-        ({"rope_ladder_policy": "longest"}, "'longest' must be one of length, reserve"),
-        ({"rope_ladder_policy": 3}, "3 must be one of length, reserve"),
-        ({"rope_ladder_policy": "reserve", "rope_factor_set": "long"}, "cannot be combined with"),
-    ],
-)
-def test_a_wrong_policy_is_a_400(server: Server, path: str, xargs: dict[str, Any], reason: str) -> None:
-    answer = server.post(path, ROUTES[path] | {"model": MODEL, "vllm_xargs": xargs})
-    error = answer.json["error"]
-    assert (answer.status, answer.sets) == (400, None)
-    assert error["message"].startswith("vllm_xargs.rope_ladder_policy: ") and reason in error["message"]
-    if path != "/v1/messages":
-        assert (error["param"], error["type"]) == ("vllm_xargs.rope_ladder_policy", "invalid_request_error")
-
-
-def test_a_policy_is_refused_where_it_would_be_ignored(server: Server) -> None:
-    beams = {"prompt": SHORT, "max_tokens": 2, "n": 2, "use_beam_search": True}
-    scores = {"query": "a", "items": ["b"], "label_token_ids": [5, 6]}
-    for path, body in (("/v1/completions", beams), ("/generative_scoring", scores)):
-        answer = server.post(path, body | {"model": MODEL, "vllm_xargs": {"rope_ladder_policy": "reserve"}})
-        assert answer.status == 400, answer.text
-        assert answer.json["error"]["param"] == "vllm_xargs.rope_ladder_policy"
-
-
-@pytest.mark.parametrize("prompt", ["x" * (MAXIMUM + 1), [5] * (MAXIMUM + 1), [SHORT, "x" * 3000]])
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_over_the_limit_is_a_400(server: Server, prompt: Any, stream: bool) -> None:
-    for more in ({}, {"max_tokens": 2}):
-        answer = server.post("/v1/completions", {"model": MODEL, "prompt": prompt, "stream": stream} | more)
-        error = answer.json["error"]
-        expected = (400, "context_length_exceeded", "invalid_request_error")
-        assert (answer.status, error["code"], error["type"]) == expected, answer.text
-        assert str(MAXIMUM) in error["message"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"prompt": []},
-        {"prompt": [10**6]},
-        {"structured_outputs": {"regex": "("}},
-        {"logprobs": 100},
-    ],
-    ids=["no tokens", "out of the vocabulary", "bad regex", "too many logprobs"],
-)
-def test_an_error_names_no_set(server: Server, changes: dict[str, Any]) -> None:
-    answer = server.post("/v1/completions", {"model": MODEL, "prompt": SHORT, "max_tokens": 2} | changes)
-    assert (answer.status, answer.sets) == (400, None), answer.text
-
-
-@pytest.mark.parametrize(
-    "body", [b"{broken rope_factor_set", b'["rope_factor_set"]', b'{"vllm_xargs": ["rope_factor_set"]}']
-)
-def test_a_body_that_is_no_request_is_a_400(server: Server, body: bytes) -> None:
-    assert server.post("/v1/completions", body).status == 400
-
-
-def test_the_server_is_well_after_all_that(server: Server) -> None:
-    answer = server.post("/v1/completions", {"model": MODEL, "prompt": SHORT, "max_tokens": 2})
-    assert (answer.status, answer.sets) == (200, "short")

@@ -5,14 +5,17 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vllm
 
+from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
-from tests.server.checkpoint import MAXIMUM
+from tests.server.checkpoint import MAXIMUM, phi3_with_tokenizer
 from tests.server.running import ENGINE, PROGRAM, environment, refused, running
 
 PAIRS = 16
@@ -151,21 +154,42 @@ def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
     assert message.startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision") and "--index-url" in message
 
 
-def failed(*arguments: str) -> str:
-    """The last line of a start that fails, without its beginning."""
-    command = [*PROGRAM, "serve", *arguments, "--port", "0"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
-    assert done.returncode == 1 and len(lines) == 1 and 'File "' not in lines[0], done.stderr
-    return lines[0].removeprefix("ropeswitch: error: the server did not start: ")
+def split(**changes: Any) -> Any:
+    """A configuration whose sequences are split over two ranks."""
+    parallel = SimpleNamespace(decode_context_parallel_size=2, cp_kv_cache_interleave_size=changes.get("interleave", 1))
+    cache = SimpleNamespace(block_size=128, cache_dtype=changes.get("dtype", "auto"))
+    model = SimpleNamespace(use_mla=changes.get("latent", False))
+    return SimpleNamespace(parallel_config=parallel, cache_config=cache, model_config=model)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"interleave": 48}, "cp_kv_cache_interleave_size: 48 must divide block_size, which is 128"),
+        ({"dtype": "fp8"}, "kv_cache_dtype: 'fp8': the CPU attention"),
+        ({"latent": True}, "decode_context_parallel_size: 2: vLLM's latent attention on CPUs"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_ranks_that_cannot_share_sequences(changes: dict[str, Any], expected: str) -> None:
+    check_split_sequences(split())
+    with pytest.raises(UnsupportedError, match=expected):
+        check_split_sequences(split(**changes))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("more", [[], ["--api-server-count", "2"]])
-def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tmp_path: Path, more: list[str]) -> None:
-    small = [str(checkpoint), *ENGINE, "--kv-cache-memory-bytes", "600000", *more]
-    message = refused("serve", *small, "--port", "0")
-    assert message.startswith("To serve at least one request") and f"({MAXIMUM})" in message
+def test_what_an_engine_finds_is_one_line_too(tmp_path: Path) -> None:
+    folder = phi3_with_tokenizer(tmp_path, num_key_value_heads=1)
+    ranks = ["--tensor-parallel-size", "2", "--decode-context-parallel-size", "2", "--kv-cache-dtype", "fp8"]
+    assert "kv_cache_dtype: 'fp8': the CPU attention" in refused("serve", str(folder), *ENGINE, "--port", "0", *ranks)
+
+
+@pytest.mark.full
+def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tmp_path: Path) -> None:
+    small = [str(checkpoint), *ENGINE, "--kv-cache-memory-bytes", "600000"]
+    for more in (["--api-server-count", "2"], []):
+        message = refused("serve", *small, "--port", "0", *more)
+        assert message.startswith("To serve at least one request") and f"({MAXIMUM})" in message
     largest = int(message.split("estimated maximum model length is ")[1].split(".")[0])
     with running(tmp_path, *small, "--max-model-len", "auto") as server:
         assert server.get("/v1/rope").json["max_model_len"] == largest
@@ -179,19 +203,20 @@ def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path:
     shutil.copytree(checkpoint, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    message = failed(str(tmp_path / "cut"), *ENGINE)
-    assert message.startswith("SafetensorError: ") and "vllm/model_executor/" in message
+    command = [*PROGRAM, "serve", str(tmp_path / "cut"), *ENGINE, "--port", "0"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
+    assert done.returncode == 1 and 'File "' not in line, done.stderr
+    assert line.startswith("ropeswitch: error: the server did not start: SafetensorError: ")
+    assert "vllm/model_executor/" in line
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("file", "method"),
-    [("v1/core/kv_cache_utils.py", "generate_block_hash_extra_keys"), ("v1/engine/async_llm.py", "generate")],
-)
-def test_a_changed_upstream(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, method: str
+def test_an_engine_of_another_vllm_does_not_start(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A vLLM with one other method, in the engine and in the API server, stops the start."""
+    """With one other method; ``test_patches.py`` has the API server's."""
+    file, method = "v1/core/kv_cache_utils.py", "generate_block_hash_extra_keys"
     installed = Path(vllm.__file__).parent
     copy = tmp_path / "vllm"
     shutil.copytree(installed, copy, copy_function=os.symlink)

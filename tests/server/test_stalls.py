@@ -15,8 +15,8 @@ from ropeswitch.server.app.health import EngineWatch
 from tests.passkey_tiny import SERVED
 from tests.server.asking import wait_until
 from tests.server.front.parts import ask, parts, server_parts
+from tests.server.observed import Log
 from tests.server.running import Server, running
-from tests.server.test_access_log import Log
 from tests.server.test_life_cycle import FLAGS, stream
 
 STALL = 2.0

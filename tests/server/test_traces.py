@@ -1,4 +1,4 @@
-"""Traces and whole access logs of a server with two API server processes, whose spans a receiver on the loopback takes."""
+"""Two API servers over two engines: headers, metrics, traces, which a receiver on the loopback takes, and access logs."""
 
 import json
 import threading
@@ -15,11 +15,12 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from tests.server.conftest import MODEL
 from tests.server.metrics.ladders import total, values
+from tests.server.observed import generate
 from tests.server.running import ENGINE, Server, running
-from tests.server.test_length_metrics import generate
 
 pytestmark = pytest.mark.full
 SECONDS = 30.0
+PROMPTS = {"model": MODEL, "prompt": ["a" * 20, "b" * 300], "max_tokens": 3}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -85,7 +86,8 @@ def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, collector)
     port = collector.add_insecure_port("127.0.0.1:0")
     collector.start()
-    flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--access-log", "all", "--log-prompts"]
+    flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--data-parallel-size", "2"]
+    flags += ["--access-log", "all", "--log-prompts"]
     flags += ["--otlp-traces-endpoint", f"http://127.0.0.1:{port}"]
     with pytest.MonkeyPatch.context() as patch:
         # Milliseconds after which spans are sent.
@@ -93,6 +95,47 @@ def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         with running(tmp_path_factory.mktemp("traced"), str(checkpoint), *ENGINE, *flags) as server:
             yield Traced(server, receiver)
     collector.stop(None)
+
+
+def answers_right(server: Server) -> None:
+    for _ in range(8):
+        answer = server.post("/v1/completions", PROMPTS)
+        assert (answer.status, answer.sets) == (200, "short, long"), answer.text
+        assert len(server.get("/v1/rope").json["sets"]) == 2
+        unknown = server.post("/v1/completions", PROMPTS | {"vllm_xargs": {"rope_factor_set": "nope"}})
+        assert unknown.status == 400
+
+
+def counts_right(server: Server, engines: set[str]) -> None:
+    """Whichever process answers, ``/metrics`` has each of the requests of :func:`answers_right` once."""
+    for _ in range(6):
+        found = values(server.get("/metrics").text)
+        assert total(found, "ropeswitch_requests_total") == 24
+        assert total(found, "ropeswitch_requests_total", outcome="rejected", engine="none") == 8
+        for length, name in ((20, "short"), (300, "long")):
+            assert total(found, "ropeswitch_prompt_tokens_total", factor_set=name) == 8 * length
+            assert total(found, "ropeswitch_time_to_first_token_seconds_count", factor_set=name) == 8
+            assert total(found, "ropeswitch_e2e_request_latency_seconds_count", factor_set=name) == 8
+        generated = total(found, "ropeswitch_generated_tokens_total")
+        assert total(found, "ropeswitch_inter_token_latency_seconds_count") == generated - 16
+        status_page_right(server)
+        used = {dict(labels)["engine"] for name, labels in found if name == "ropeswitch_prompt_tokens_total"}
+        assert used == engines
+
+
+def status_page_right(server: Server) -> None:
+    """Whichever process answers, the status page's figures are those of all."""
+    figures = server.get("/v1/status").json["figures"]
+    assert sum(figures["outcomes"].values()) == 24 and figures["outcomes"]["rejected"] == 8
+    assert [each["time_to_first_token"]["count"] for each in figures["latency"]] == [8, 8]
+    places = [(each["factor_set"], each["waiting"], each["generating"]) for each in figures["live"]]
+    assert places == [("short", 0, 0), ("long", 0, 0)]
+
+
+def test_every_process_answers_and_shows_the_metrics_of_all(traced: Traced) -> None:
+    """Runs first: the counts are those of the whole server."""
+    answers_right(traced.server)
+    counts_right(traced.server, {"0", "1"})
 
 
 def test_the_span_of_a_short_answer(traced: Traced) -> None:

@@ -1,0 +1,167 @@
+"""How a failed start is reported: what counts as a refusal, the channel to the command, and the root cause in one line."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.model_patches.guard.fingerprints import RegistryError
+from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.server.start import refusals, vllm_command
+from ropeswitch.server.start.refusals import MOST, root_cause
+
+CORE, EXECUTOR = (logging.getLogger(f"vllm.v1.{name}") for name in ("engine.core", "executor.multiproc_executor"))
+
+
+def create_engine_config(error: Exception) -> Exception:
+    """The error, raised in a function of a name that vLLM uses."""
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def test_refusals_are_told_from_faults() -> None:
+    for error in (UnsupportedError("why"), FactorError("why"), RegistryError("why")):
+        assert refusals.reason_of(error) == "why"
+    assert refusals.reason_of(create_engine_config(ValueError("why"))) == "why"
+    for fault in (ValueError("x"), RuntimeError("x"), KeyError("x"), create_engine_config(RuntimeError("x"))):
+        assert refusals.reason_of(fault) is None
+
+
+@contextmanager
+def channel() -> Iterator[None]:
+    before = list(CORE.filters), list(EXECUTOR.filters)
+    try:
+        with refusals.channel():
+            yield
+        assert refusals.VARIABLE not in os.environ
+    finally:
+        CORE.filters, EXECUTOR.filters = before
+
+
+def test_a_start_that_fails_reports_its_first_reason() -> None:
+    before = list(CORE.filters)
+    vllm_command.install()
+    assert CORE.filters == before, "inert without our command"
+    with channel():
+        vllm_command.install()
+        vllm_command.install()
+        assert len(CORE.filters) == len(before) + 1
+        CORE.error("something else", exc_info=RuntimeError("no fault"))
+        for fault in ("first fault", "second fault"):
+            CORE.error("EngineCore failed to start.", exc_info=RuntimeError(fault))
+        assert refusals.reported() is None
+        assert refusals.reported_fault() == "RuntimeError: first fault"
+        for reason in ("first", "second"):
+            CORE.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
+        assert refusals.reported() == "first"
+
+
+def test_a_worker_that_fails_reports_before_its_executor_does() -> None:
+    with channel():
+        refusals.install()
+        EXECUTOR.error("WorkerProc hit an exception.", exc_info=ValueError("No common block size"))
+        CORE.error("EngineCore failed to start.", exc_info=RuntimeError("Worker failed with error"))
+        assert refusals.reported_fault() == "ValueError: No common block size"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
+    """A terminal's Ctrl-C goes to every process; an engine that took it would end its requests in flight."""
+    # As from a terminal: a process that a script started in the background ignores it already.
+    script = """if True:
+        import multiprocessing, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        from ropeswitch.server.start.vllm_command import install
+        install()
+        def ignored():
+            install()
+            raise SystemExit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+        child = multiprocessing.get_context('fork').Process(target=ignored)
+        child.start()
+        child.join()
+        print(child.exitcode, signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+    """
+    env = os.environ | ({refusals.VARIABLE: "any"} if ours else {})
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{int(ours)} False\n"
+
+
+COMMAND = """
+import multiprocessing, os, signal, sys, time
+import ropeswitch.server.cli
+from ropeswitch.server.start.log.outlet import Outlet
+from ropeswitch.server.start.refusals import channel
+
+if __name__ == "__main__":
+    with channel():
+        Outlet(1, "").pump()
+        multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)).start()
+        time.sleep(float(sys.argv[1]))
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 3], ids=["at once", "later"])
+def test_a_spawned_process_ends_with_a_killed_command(tmp_path: Path, seconds: int) -> None:
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    # The pipe has its end when the last process that holds it is gone.
+    done = subprocess.run([sys.executable, str(script), str(seconds)], stderr=subprocess.PIPE, timeout=30, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def chained() -> BaseException:
+    """An error raised from another, in the handling of a third."""
+    try:
+        try:
+            {}["no key"]
+        except KeyError:
+            try:
+                raise ValueError("No common\n  block size for 16")
+            except ValueError as cause:
+                raise RuntimeError("the engine failed") from cause
+    except RuntimeError as error:
+        return error
+    raise AssertionError
+
+
+def test_the_explicit_cause_is_told_in_one_line() -> None:
+    assert root_cause(chained()) == "ValueError: No common block size for 16"
+    assert root_cause(KeyError()) == "KeyError: no message"
+    assert len(root_cause(ValueError("x" * 9999))) < MOST + 20
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert root_cause(one) == "ValueError: other"
+
+
+@pytest.mark.parametrize("module", ["vllm.v1.utils", "ropeswitch.server.utils"])
+def test_the_place_is_the_innermost_line_of_vllm_or_ours(module: str) -> None:
+    """By the module's name, whatever folder it was loaded from."""
+    code = compile("\ndef choose(text):\n    return int(text)\n", "/anywhere/utils.py", "exec")
+    names: dict[str, object] = {"__name__": module}
+    exec(code, names)
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        names["choose"]("x")  # type: ignore[operator]
+    assert root_cause(caught.value).endswith(f" ({module.replace('.', '/')}.py:3)")
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ("{'EngineCore_DP0': -9}", "an engine process was killed by SIGKILL (the system does this when memory"),
+        ("{'EngineCore_DP0': -11}", "an engine process was killed by SIGSEGV"),
+        ("{'EngineCore_DP0': 3}", "RuntimeError: Engine core initialization failed. "),
+    ],
+)
+def test_processes_that_a_signal_ended(codes: str, expected: str) -> None:
+    error = RuntimeError(f"Engine core initialization failed. See root cause above. Failed core proc(s): {codes}")
+    assert root_cause(error).startswith(expected)
