@@ -22,7 +22,7 @@ from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import WatchedOutputs, engine_finder, start
 from ropeswitch.server.metrics.traces import attributes
 from tests.server.metrics.ladders import read
-from tests.server.metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
+from tests.server.metrics.processor import LADDER, MIDDLE, SHORT, Server, first, output, request, switch
 from tests.server.placing import engine_ladder
 
 
@@ -149,6 +149,7 @@ def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of
     server.processor.abort_requests(["dead"], internal=True)
     # What comes afterwards is not counted.
     server.step(output("dead", reason=FinishReason.STOP), seconds=2)
+    assert live(server) == {}
     assert server.value("requests_total") == server.count("time_to_first_token") == 6
     outcomes = {outcome: server.value("requests_total", outcome=outcome) for outcome in ("abort", "error")}
     assert outcomes == {"abort": 4, "error": 2}
@@ -291,19 +292,6 @@ def test_live_sequences_move_and_end(server: Server) -> None:
     assert live(server) == {(SHORT, "set0", "waiting"): 1}
     server.processor.propagate_error(RuntimeError("dead"))
     server.processor.abort_requests(["d"], internal=True)
-    assert live(server) == {}
-
-
-def test_every_answer_of_a_prompt_is_live_until_it_ends(server: Server) -> None:
-    parent = ParentRequest(request("parent", 25))
-    names = [parent.get_child_info(index)[0] for index in range(3)]
-    for name in names:
-        server.add(name, 25, parent=parent)
-    assert live(server) == {(LONG, "set2", "waiting"): 3}
-    server.step(*(first(name, 25) for name in names))
-    server.step(output(names[0], reason=FinishReason.STOP))
-    assert live(server) == {(LONG, "set2", "generating"): 2}
-    server.processor.abort_requests([parent.request_id], internal=True)
     assert live(server) == {}
 
 
