@@ -13,7 +13,6 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.metrics import outputs
@@ -106,7 +105,13 @@ def test_what_chose_the_set_which_then_stays(server: Server) -> None:
         ("length", None, None, "set0"),
     ):
         server.engine = len(name)
+        context = RequestContext()
+        token = current.set(context)
         server.add(name, 5, forced, policy=policy)
+        current.reset(token)
+        # As the front and the access log see it.
+        [track] = context.entered.sequences
+        assert (track.placement.name, track.placement.chosen_by) == (factor_set, name)
         server.step(first(name, 5))
         for _ in range(20 if policy else 2):
             server.step(output(name))
@@ -200,22 +205,6 @@ def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(server: Server) 
     outcomes = {name: server.value("requests_total", outcome=name, **here) for name in ("disconnect", "error", "abort")}
     assert outcomes == {"disconnect": 2, "error": 1, "abort": 1}
     assert server.value("requests_total") == 4
-
-
-def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server) -> None:
-    """Not worked out again by length, which would give another set here."""
-    asked = request("a", 5)
-    placement = place(engine_ladder(LADDER), 5, forced="set2")
-    asked.sampling_params = placement.carried_by(asked.sampling_params)
-    asked.cache_salt = placement.salt
-    context = RequestContext()
-    token = current.set(context)
-    server.processor.add_request(asked, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
-    current.reset(token)
-    server.step(first("a", 5))
-    [track] = context.entered.sequences
-    assert track.placement == placement and track.first[1] == 2
-    assert server.value("generated_tokens_total", factor_set="set2") == 1
 
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
