@@ -1,6 +1,5 @@
 """The access log: every HTTP request is logged once, when it is over, also by a front that refuses it."""
 
-import asyncio
 import io
 import json
 from argparse import Namespace
@@ -12,7 +11,6 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
@@ -224,31 +222,6 @@ def test_a_line_names_its_key_by_an_id_that_the_command_prints(
     keys.write_text("sk-1\nsk 2\n")
     assert main(["keys", "id", str(keys)]) == 2
     assert capsys.readouterr().err.startswith(f"ropeswitch: error: FILE: {str(keys)!r} line 2: a key must be ")
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_client_that_leaves_before_or_in_its_answer(late: bool, tmp_path: Path) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        start: Message = {"type": "http.response.start", "status": 200, "headers": []}
-        if late:
-            await send(start)
-        assert (await receive())["type"] == "http.disconnect"
-        if not late:
-            await send(start)
-        await send({"type": "http.response.body", "body": b"null"})
-
-    logged = Logged(CONFIG, tmp_path)
-    scope = {"type": "http", "method": "POST", "path": POSTED, "headers": [], "app": logged.app}
-
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        pass
-
-    asyncio.run(Front(app)(scope, receive, send))
-    [line] = logged.lines()
-    assert (line["outcome"], line["status"]) == ("disconnect", 200 if late else None)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.server.metrics.bands import EDGES, UNKNOWN, Bands
-from tests.server.metrics.ladders import LADDERS, LLAMA2, SEVEN, ladder
+from ropeswitch.server.metrics.bands import EDGES, Bands
+from tests.server.metrics.ladders import LADDERS
 
 
 @given(LADDERS, st.data())
@@ -29,10 +29,3 @@ def test_bands_end_where_sets_do(sets: FactorLadder) -> None:
     for edge in EDGES:
         near = any(limit <= 2 * edge and edge <= 2 * limit for limit in limits)
         assert (edge in bands.ends) == (edge in limits or (edge < sets.max_length and not near))
-
-
-def test_bands_of_the_paper() -> None:
-    assert Bands(ladder(*LLAMA2)).names == ("1-512", "513-8192", "8193-32768", "32769-262144", "262145-2097152")
-    assert Bands(ladder(*SEVEN)).ends == (512, *SEVEN)
-    assert Bands(ladder(*LLAMA2)).name(2097153) == "2097153+"
-    assert Bands(ladder(*LLAMA2)).name(None) == UNKNOWN

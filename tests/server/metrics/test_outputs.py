@@ -13,7 +13,6 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import PrefillStats
 
-from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.metrics import outputs
@@ -22,7 +21,7 @@ from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import WatchedOutputs, engine_finder, start
 from ropeswitch.server.metrics.traces import attributes
 from tests.server.metrics.ladders import read
-from tests.server.metrics.processor import LADDER, LONG, MIDDLE, SHORT, Server, first, output, request, switch
+from tests.server.metrics.processor import LADDER, MIDDLE, SHORT, Server, first, output, request, switch
 from tests.server.placing import engine_ladder
 
 
@@ -106,7 +105,13 @@ def test_what_chose_the_set_which_then_stays(server: Server) -> None:
         ("length", None, None, "set0"),
     ):
         server.engine = len(name)
+        context = RequestContext()
+        token = current.set(context)
         server.add(name, 5, forced, policy=policy)
+        current.reset(token)
+        # As the front and the access log see it.
+        [track] = context.entered.sequences
+        assert (track.placement.name, track.placement.chosen_by) == (factor_set, name)
         server.step(first(name, 5))
         for _ in range(20 if policy else 2):
             server.step(output(name))
@@ -149,6 +154,7 @@ def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of
     server.processor.abort_requests(["dead"], internal=True)
     # What comes afterwards is not counted.
     server.step(output("dead", reason=FinishReason.STOP), seconds=2)
+    assert live(server) == {}
     assert server.value("requests_total") == server.count("time_to_first_token") == 6
     outcomes = {outcome: server.value("requests_total", outcome=outcome) for outcome in ("abort", "error")}
     assert outcomes == {"abort": 4, "error": 2}
@@ -199,22 +205,6 @@ def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(server: Server) 
     outcomes = {name: server.value("requests_total", outcome=name, **here) for name in ("disconnect", "error", "abort")}
     assert outcomes == {"disconnect": 2, "error": 1, "abort": 1}
     assert server.value("requests_total") == 4
-
-
-def test_the_set_of_a_prompt_is_the_one_that_its_request_carries(server: Server) -> None:
-    """Not worked out again by length, which would give another set here."""
-    asked = request("a", 5)
-    placement = place(engine_ladder(LADDER), 5, forced="set2")
-    asked.sampling_params = placement.carried_by(asked.sampling_params)
-    asked.cache_salt = placement.salt
-    context = RequestContext()
-    token = current.set(context)
-    server.processor.add_request(asked, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, "a"))
-    current.reset(token)
-    server.step(first("a", 5))
-    [track] = context.entered.sequences
-    assert track.placement == placement and track.first[1] == 2
-    assert server.value("generated_tokens_total", factor_set="set2") == 1
 
 
 def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
@@ -291,19 +281,6 @@ def test_live_sequences_move_and_end(server: Server) -> None:
     assert live(server) == {(SHORT, "set0", "waiting"): 1}
     server.processor.propagate_error(RuntimeError("dead"))
     server.processor.abort_requests(["d"], internal=True)
-    assert live(server) == {}
-
-
-def test_every_answer_of_a_prompt_is_live_until_it_ends(server: Server) -> None:
-    parent = ParentRequest(request("parent", 25))
-    names = [parent.get_child_info(index)[0] for index in range(3)]
-    for name in names:
-        server.add(name, 25, parent=parent)
-    assert live(server) == {(LONG, "set2", "waiting"): 3}
-    server.step(*(first(name, 25) for name in names))
-    server.step(output(names[0], reason=FinishReason.STOP))
-    assert live(server) == {(LONG, "set2", "generating"): 2}
-    server.processor.abort_requests([parent.request_id], internal=True)
     assert live(server) == {}
 
 

@@ -141,6 +141,21 @@ def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None
     assert done.stderr.splitlines()[1:] == ["a" * 2000, "b" * 2000, "c"]
 
 
+def test_a_pipe_gets_progress_at_pauses_that_double_up_to_a_minute() -> None:
+    done = run("""
+        with opened(hold=True) as console:
+            console._over.set()
+            console._thread.join()
+            os.write(2, logged("INFO", "x" * 300).encode() + b"\\n")
+            console.catch_up()
+            for seconds in range(200):
+                console._show_progress(seconds)
+    """)
+    [_, *lines] = done.stderr.splitlines()
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["10 s", "20 s", "40 s", "80 s", "140 s"]
+    assert lines[0].startswith("ropeswitch: first stage (10 s): xxx") and len(lines[0]) == 160
+
+
 def test_nothing_is_printed_when_the_interpreter_ends() -> None:
     done = run("""
         import atexit
