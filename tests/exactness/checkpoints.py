@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
 from tests.exactness.as_transformers import uncompiled
@@ -48,6 +49,15 @@ def llama(folder: Path, *, maximum: int = 64, seed: int = 0, **changes: Any) -> 
     """A Llama with plain RoPE, for ladders from a factor file."""
     config = LlamaConfig(max_position_embeddings=maximum, **(SHAPE | changes))
     return save(LlamaForCausalLM, config, folder, seed)
+
+
+def of_family(
+    folder: Path, family: str, rope: dict[str, Any], *, seed: int = 5, config: str | None = None, **values: Any
+) -> Path:
+    """A model of transformers' classes of that name with a window of 64 tokens; ``values`` go into the config."""
+    shape = SHAPE | {"max_position_embeddings": 64} | values
+    made = getattr(transformers, config or f"{family}Config")(rope_parameters=rope, **shape)
+    return save(getattr(transformers, f"{family}ForCausalLM"), made, folder, seed)
 
 
 def save(cls: type[PreTrainedModel], config: Any, folder: Path, seed: int) -> Path:

@@ -21,13 +21,9 @@ ENGINE: dict[str, Any] = plugin_engine.ENGINE | {"disable_log_stats": True}
 
 
 def engine(
-    folder: Path,
-    ladder: FactorLadder | Mapping[str, Any] | None = None,
-    *,
-    angles: str = "exact",
-    policy: str = "length",
+    folder: Path, ladder: FactorLadder | Mapping[str, Any] | None = None, *, angles: str = "exact", policy: str = "length",
     **changes: Any,
-) -> LLM:
+) -> LLM:  # fmt: skip
     """Start an engine; ``changes`` are vLLM's own engine arguments.
 
     A mapping as ``ladder`` is the whole value of ``additional_config["ropeswitch"]``; None is the config's own ladder.

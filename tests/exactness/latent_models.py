@@ -75,18 +75,15 @@ def trained(folder: Path) -> Path:
 
 
 def starting_trained(start: Start, per_token: int, **arguments: Any) -> Start:
-    """Starts engines of :func:`trained` with the automatic ladder.
+    """Starts engines of :func:`trained` with the automatic ladder, whose cache has ``per_token`` bytes per token.
 
-    Args:
-        start: A fixture of ``conftest.py``.
-        per_token: Bytes of its cache per token; the imported tests count those of a Phi-3.
-        arguments: vLLM's own engine arguments.
+    The tests of other files count those of a Phi-3.
     """
 
     def start_engine(folder: Path, **changes: Any) -> LLM:
         if "kv_cache_memory_bytes" in changes:
             changes["kv_cache_memory_bytes"] = changes["kv_cache_memory_bytes"] // PHI3_PER_TOKEN * per_token
-        # All parts, as `ropeswitch serve` has them: the imported tests compare the patches that workers report.
+        # All parts, as `ropeswitch serve` has them: tests compare the patches that workers report.
         llm = start(folder, AUTO | {"parts": list(PARTS)}, **({"max_model_len": LONGEST} | arguments | changes))
         settings = settings_of(llm.llm_engine.vllm_config)
         assert settings is not None and settings.ladder.names == ("original", "128", "256", "480")

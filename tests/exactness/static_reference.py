@@ -26,12 +26,7 @@ class StaticReference(Oracle):
 
     @classmethod
     def load(cls, folder: Path, ropes: Mapping[int, Rope]) -> "StaticReference":
-        """Load the checkpoint once for each set.
-
-        Args:
-            folder: Of the checkpoint.
-            ropes: The rotary parameters of each set, by its longest sequence, rising.
-        """
+        """Load the checkpoint once for each set, with the rotary parameters of each, by its longest sequence, rising."""
         return cls({end: Reference(_model(folder, rope, end)) for end, rope in ropes.items()})
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:

@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.batches import Start, full_but
-from tests.exactness.checkpoints import SHAPE
 from tests.exactness.engines import prompts
 from tests.exactness.static_reference import StaticReference
 
@@ -42,11 +40,9 @@ CORE = ("Llama", "Qwen3", "Gemma2", "Phi3", "Cohere")
 
 def checkpoint(folder: Path, family: str, *, seed: int = 5, **changes: Any) -> tuple[Path, dict[str, Any]]:
     """A checkpoint with a window of 64 tokens, and its rotary parameters; ``changes`` go into the config."""
-    values = SHAPE | {"max_position_embeddings": WINDOW} | (MODELS | MORE)[family] | changes
+    values = (MODELS | MORE)[family] | changes
     rope = PLAIN | values.pop("rope", {})
-    family = family.partition("-")[0]
-    config = getattr(transformers, f"{family}Config")(rope_parameters=rope, **values)
-    return checkpoints.save(getattr(transformers, f"{family}ForCausalLM"), config, folder, seed), rope
+    return checkpoints.of_family(folder, family.partition("-")[0], rope, seed=seed, **values), rope
 
 
 @pytest.mark.parametrize("family", full_but(CORE, MODELS | MORE))

@@ -16,7 +16,7 @@ from vllm import LLM
 
 from ropeswitch.model_patches.guard.records import CLIENTS
 from ropeswitch.model_patches.guard.registry import in_play
-from tests.exactness import checkpoints, test_features, test_ladders, test_modes, test_prefix_cache, test_speculation
+from tests.exactness import checkpoints, test_features, test_ladders, test_model_modes, test_modes, test_speculation
 from tests.exactness.batches import Start, check_batch
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run, scheduler_of
@@ -57,21 +57,13 @@ def run_case(case: Callable[..., None], available: dict[str, Any]) -> None:
     case(**{name: available[name] for name in inspect.signature(case).parameters})
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        test_modes.test_eager_mixed_batch_leaks_no_block,
-        test_modes.test_preemption,
-        test_modes.test_prompt_log_probabilities,
-        test_modes.test_forced_sets,
-        test_modes.test_streamed_steps_deliver_every_token_once_through_aborts,
-        test_prefix_cache.test_cold_and_warm,
-        test_prefix_cache.test_sets_share_no_block,
-        test_prefix_cache.test_a_crossing_leaves_both_sets_cached,
-        test_prefix_cache.test_a_users_salt_is_kept,
-    ],
-    ids=lambda case: case.__name__,
-)
+ON_ONE_ENGINE = [
+    *test_model_modes.CACHE, *test_model_modes.STREAMED, test_modes.test_eager_mixed_batch_leaks_no_block,
+    test_modes.test_preemption, test_modes.test_prompt_log_probabilities, test_modes.test_forced_sets,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ON_ONE_ENGINE, ids=lambda case: case.__name__)
 def test_case_of_one_rank(split: LLM, one_head: dict[str, Any], case: Callable[..., None]) -> None:
     run_case(case, one_head | {"start": lambda *_, **__: split})
 
@@ -169,29 +161,26 @@ def test_case_of_one_rank_with_its_own_engine(
     run_case(case, one_head | arguments | {"start": start_split, "tmp_path": tmp_path})
 
 
-# Ranks, KV heads, and an interleave size.
-LAYOUTS = [
+# Tensor, context and pipeline parallel ranks, KV heads, and an interleave size.
+LAYOUTS = {
     # Each KV head on two ranks, which share its sequences between them.
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 2}, 1),
+    "tp4-dcp2-kv2": (4, 2, 1, 2, 1),
     # A whole sequence on each half of the ranks.
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 2}, {"num_key_value_heads": 1}, 16),
-    ({"tensor_parallel_size": 4, "decode_context_parallel_size": 4}, {"num_key_value_heads": 1}, 16),
-    ({"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "pipeline_parallel_size": 2},
-     {"num_key_value_heads": 1}, 1),
-]  # fmt: skip
+    "tp4-dcp2-kv1": (4, 2, 1, 1, 16),
+    "tp4-dcp4": (4, 4, 1, 1, 16),
+    "tp2-dcp2-pp2": (2, 2, 2, 1, 1),
+}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("ranks", "heads", "interleave"), LAYOUTS, ids=["tp4-dcp2-kv2", "tp4-dcp2-kv1", "tp4-dcp4", "tp2-dcp2-pp2"]
-)
-def test_more_ranks(
-    start_processes: Start, tmp_path: Path, ranks: dict[str, int], heads: dict[str, int], interleave: int
-) -> None:
-    folder = checkpoints.phi3(tmp_path, num_attention_heads=8, hidden_size=256, **heads)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_more_ranks(start_processes: Start, tmp_path: Path, layout: str) -> None:
+    tensor, context, pipeline, heads, interleave = LAYOUTS[layout]
+    folder = checkpoints.phi3(tmp_path, num_attention_heads=8, hidden_size=256, num_key_value_heads=heads)
     llm = start_processes(
-        folder, **ranks, block_size=BLOCK, cp_kv_cache_interleave_size=interleave, max_num_batched_tokens=96
-    )
+        folder, tensor_parallel_size=tensor, decode_context_parallel_size=context, pipeline_parallel_size=pipeline,
+        block_size=BLOCK, cp_kv_cache_interleave_size=interleave, max_num_batched_tokens=96,
+    )  # fmt: skip
     reference = Reference.load(folder)
     check_batch(llm, reference)
     check_batch(llm, reference)

@@ -16,11 +16,7 @@ Key = tuple[Any, ...]
 
 
 class Router:
-    """Rebuilds the tree of cached blocks from events, by tokens and extra keys, as KV-aware routers do.
-
-    Attributes:
-        keys: Of each block, by the engine's hash.
-    """
+    """Rebuilds the tree of cached blocks from events, by tokens and extra keys, as KV-aware routers do."""
 
     def __init__(self, endpoint: str) -> None:
         self.keys: dict[Any, Key | None] = {None: None}

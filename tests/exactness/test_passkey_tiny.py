@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 from transformers import AutoTokenizer
-from vllm import LLM, SamplingParams
+from vllm import LLM
 
+from tests.exactness.engines import greedy
 from tests.passkey_tiny import FOLDER
 from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt, prompt_ids
 
@@ -47,13 +48,8 @@ def test_pass_keys(start: Callable[..., LLM], case: Case) -> None:
     prompts = [{"prompt_token_ids": prompt_ids(tokenizer, prompt)} for prompt, _ in made]
     hits = {}
     for forced in (None, *case.wrong):
-        params = SamplingParams(
-            temperature=0.0,
-            max_tokens=REPLY_TOKENS,
-            detokenize=False,
-            stop_token_ids=[tokenizer.eos_token_id],
-            extra_args=None if forced is None else {"rope_factor_set": forced},
-        )
+        extra = None if forced is None else {"rope_factor_set": forced}
+        params = greedy(REPLY_TOKENS, ignore_eos=False, stop_token_ids=[tokenizer.eos_token_id], extra_args=extra)
         outputs = llm.generate(prompts, params, use_tqdm=False)
         hits[forced] = sum(
             found(tokenizer.decode(list(output.outputs[0].token_ids)), digits)

@@ -23,6 +23,7 @@ UNKNOWN = (
     "vllm_xargs.rope_factor_set: unknown factor set 'nope'; this server has 'short', 'long' "
     "(parameter=vllm_xargs.rope_factor_set)"
 )
+STARTED = "ropeswitch.server.start"
 SWITCH = ("ropeswitch.factors.", "ropeswitch.kernels.", "ropeswitch.model_patches.switch.")
 
 
@@ -53,8 +54,7 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.engine.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
-    started = "ropeswitch.server.start"
-    assert set(beside) == {started, f"{started}.refusals", f"{started}.vllm_command"}
+    assert set(beside) == {STARTED, f"{STARTED}.refusals", f"{STARTED}.vllm_command"}
 
 
 @pytest.mark.full
@@ -86,16 +86,11 @@ def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
 def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     values = found(run_engine(phi3, None, [20]))
     assert values["scheduler"] == "vllm.v1.core.sched.scheduler.Scheduler"
+    switch = ["", ".config", ".config.key", ".config.variables", ".plugin"]
+    starting = ["", ".refusals", ".vllm_command"]
     assert [name for name in values["modules"] if name.count(".") > 1] == [
-        "ropeswitch.model_patches.switch",
-        "ropeswitch.model_patches.switch.config",
-        "ropeswitch.model_patches.switch.config.key",
-        "ropeswitch.model_patches.switch.config.variables",
-        "ropeswitch.model_patches.switch.plugin",
-        "ropeswitch.server.start",
-        "ropeswitch.server.start.refusals",
-        "ropeswitch.server.start.vllm_command",
-    ]
+        *(f"ropeswitch.model_patches.switch{name}" for name in switch), *(f"{STARTED}{name}" for name in starting),
+    ]  # fmt: skip
     # Stock's own answer to a config whose window is 64 tokens.
     assert "maximum context length is 64 tokens" in run_engine(phi3, None, [90]).stderr
 

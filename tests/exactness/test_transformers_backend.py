@@ -20,6 +20,7 @@ from tests.exactness import checkpoints, test_bfloat16, test_features
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
+from tests.exactness.engines import worker_of
 from tests.exactness.families import LOCAL, SLIDING, trained
 from tests.exactness.reference import Reference
 from tests.exactness.static_reference import StaticReference
@@ -58,18 +59,17 @@ SOON = ("Olmo3", "Cohere")
 
 def checkpoint(folder: Path, family: str, seed: int = 5) -> tuple[Path, dict[str, Any]]:
     """A checkpoint with a window of 64 tokens, and its rotary parameters."""
-    values = SHAPE | {"max_position_embeddings": WINDOW} | MODELS[family]
+    values = dict(MODELS[family])
     changes = values.pop("rope", {})
     rope = changes.get("full_attention", PLAIN | changes)
     layers = changes if "full_attention" in changes else rope
-    config_name = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
-    config = getattr(transformers, config_name)(rope_parameters=layers, **values)
-    return checkpoints.save(getattr(transformers, f"{family}ForCausalLM"), config, folder, seed), rope
+    config = "Gemma3TextConfig" if family == "Gemma3" else None
+    return checkpoints.of_family(folder, family, layers, seed=seed, config=config, **values), rope
 
 
 def rotary_modules(llm: LLM) -> list[RowsRotaryEmbedding]:
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    return [module for module in runner.model.modules() if isinstance(module, RowsRotaryEmbedding)]
+    modules = worker_of(llm).model_runner.model.modules()
+    return [module for module in modules if isinstance(module, RowsRotaryEmbedding)]
 
 
 @pytest.mark.parametrize("family", full_but(SOON, MODELS))

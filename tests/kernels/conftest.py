@@ -2,6 +2,9 @@
 
 import importlib
 import importlib.util
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -36,6 +39,13 @@ def rounding(dtype: torch.dtype) -> float:
     """The largest relative error of one cast to ``dtype``: half a unit in the last place; the interpreter cuts bf16 off."""
     cut_off = dtype == torch.bfloat16 and not torch.cuda.is_available()
     return torch.finfo(dtype).eps * (1.0 if cut_off else 0.5)
+
+
+def outside_the_interpreter(*arguments: str) -> str:
+    """What Python prints with these arguments, in a process where nothing is interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.kernels.reference import apply_rows_reference
-from tests.kernels.conftest import rounding
+from tests.kernels.conftest import outside_the_interpreter, rounding
 
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
@@ -48,18 +46,9 @@ class Case:
 
 
 def make(
-    device: torch.device,
-    tokens: int,
-    heads: int,
-    key_heads: int,
-    head_size: int,
-    rotary: int,
-    dtype: torch.dtype,
-    neox: bool,
-    by_head: bool = False,
-    first_row: int = 0,
-    shuffle: bool = False,
-) -> Case:
+    device: torch.device, tokens: int, heads: int, key_heads: int, head_size: int, rotary: int, dtype: torch.dtype,
+    neox: bool, by_head: bool = False, first_row: int = 0, shuffle: bool = False,
+) -> Case:  # fmt: skip
     generator = torch.Generator().manual_seed(tokens + 10 * heads + head_size)
     angles = torch.rand(first_row + tokens + 1, rotary // 2, generator=generator) * 7
     numbers = torch.arange(first_row + tokens)
@@ -201,9 +190,7 @@ for op in (apply_rows_triton, apply_rows_triton_):
     except RuntimeError as error:
         print(error)
 """
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
+    lines = outside_the_interpreter("-c", code).splitlines()
     assert len(lines) == 2 and all("got tensors on device 'cpu', but runs on a GPU only" in line for line in lines)
 
 

@@ -32,13 +32,9 @@ def tables(device: torch.device) -> DeviceTables:
 
 
 def fill(
-    tables: DeviceTables,
-    positions: list[int],
-    lengths: list[int],
-    request_sets: list[int],
-    padding: int = 0,
+    tables: DeviceTables, positions: list[int], lengths: list[int], request_sets: list[int], padding: int = 0,
     index_type: torch.dtype = torch.int64,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """The step's buffer after the fill; what was not written is NaN."""
     device = tables.fine.device
     rows = torch.full((len(positions) + padding + 2, tables.fine.shape[1]), torch.nan, device=device)

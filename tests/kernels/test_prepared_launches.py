@@ -1,22 +1,18 @@
 """Later launches of the Triton rotation skip Triton's own, and pass the same; those of the rows compile nothing."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.kernels.conftest import outside_the_interpreter
 
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 
 @pytest.fixture(scope="module")
 def printed() -> dict[str, Any]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.prepared_launches"]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout)
+    return json.loads(outside_the_interpreter("-m", "tests.kernels.prepared_launches"))
 
 
 def test_a_prepared_launch_is_tritons_own(printed: dict[str, Any]) -> None:

@@ -1,12 +1,11 @@
 """The Triton ops compile to machine code for A100 (8.0) and H100 (9.0) on a machine without either."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.kernels.conftest import outside_the_interpreter
 
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
@@ -15,10 +14,8 @@ pytest.importorskip("triton", reason="Triton has no build for this machine")
 @pytest.mark.parametrize("capability", [80, 90])
 def test_machine_code_without_spills(capability: int) -> None:
     """Every variant assembles, keeps its values in registers, and moves contiguous bf16 16 bytes at a time."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.compile_ahead", str(capability)]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    kernels: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    printed = outside_the_interpreter("-m", "tests.kernels.compile_ahead", str(capability))
+    kernels: dict[str, dict[str, Any]] = json.loads(printed)
     assert len(kernels) == 15
     for name, kernel in kernels.items():
         assert kernel["cubin_is_elf"], name

@@ -21,23 +21,12 @@ CHUNK = 32
 
 
 class Store:
-    """An LMCache server with a small store in memory.
-
-    Args:
-        log: The file for what it prints.
-    """
+    """An LMCache server with a small store in memory."""
 
     def __init__(self, log: Path) -> None:
         self.port = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "lmcache.v1.multiprocess.server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-        ]
+        address = ["--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, "-m", "lmcache.v1.multiprocess.server", *address]
         command += ["--chunk-size", str(CHUNK), "--l1-size-gb", "0.1", "--eviction-policy", "LRU"]
         command += ["--supported-transfer-mode", "engine_driven", "--disable-observability"]
         with log.open("w") as out:
@@ -73,11 +62,7 @@ class Store:
 
 
 class Lookups:
-    """Records what the engine's connector finds: each request's set and the tokens to load.
-
-    Attributes:
-        found: (set, tokens) of each answer, in order.
-    """
+    """Records what the engine's connector finds: each request's set and the tokens to load, in order."""
 
     def __init__(self, llm: LLM) -> None:
         self.found: list[tuple[int, int]] = []
@@ -95,11 +80,7 @@ class Lookups:
 
 
 def hits(llm: LLM, reference: Oracle, prompts: list[Any], max_tokens: int = 4) -> list[int]:
-    """Run prompts in one batch, compare every token with the reference, and return the prompts' cached tokens.
-
-    Args:
-        prompts: Token ids, or a pair of token ids and the client's ``cache_salt``.
-    """
+    """Check one batch of prompts, or of prompts and clients' ``cache_salt``; returns each prompt's cached tokens."""
     pairs = [prompt if isinstance(prompt, tuple) else (prompt, None) for prompt in prompts]
     inputs = [{"prompt_token_ids": tokens} | ({"cache_salt": salt} if salt else {}) for tokens, salt in pairs]
     outputs = llm.generate(inputs, greedy(max_tokens), use_tqdm=False)

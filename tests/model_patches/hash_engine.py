@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from vllm import EngineArgs, SamplingParams
 from vllm.config import VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingConnectorMetadata
@@ -111,6 +112,11 @@ MODES = {
     "v2-async-pipeline-upstream-order": Mode(v2=True, asynchronous=True, stages=2, length_aware=False),
     "v2-async-ngram-upstream-order": Mode(v2=True, asynchronous=True, drafter="ngram_gpu", length_aware=False),
 }
+
+
+def drawing(count: int, **more: Any) -> settings:
+    """Settings of a property test over engines, each of whose examples starts one."""
+    return settings(max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture], **more)
 
 
 def engine_config(folder: Path, mode: Mode) -> VllmConfig:

@@ -69,10 +69,7 @@ def test_a_draft_model(angles: str) -> None:
 VALUES = torch.zeros(3, dtype=torch.int64, device=DEVICE)
 SYNCS: dict[str, tuple[Callable[[], object], type[Exception]]] = {
     "pageable copy": (lambda: torch.from_numpy(np.arange(3)).to(DEVICE), HostSyncError),
-    "asynchronous copy of pageable memory": (
-        lambda: torch.from_numpy(np.arange(3)).to(DEVICE, non_blocking=True),
-        HostSyncError,
-    ),
+    "asynchronous copy": (lambda: torch.from_numpy(np.arange(3)).to(DEVICE, non_blocking=True), HostSyncError),
     "pageable copy into a buffer": (lambda: VALUES.copy_(torch.arange(3), non_blocking=True), HostSyncError),
     "waiting for a copy": (lambda: VALUES.copy_(torch.empty(3, pin_memory=True)), HostSyncError),
     "a list to the device": (lambda: torch.tensor([1, 2], device=DEVICE), HostSyncError),

@@ -36,21 +36,12 @@ def test_rotary_modules_read_them() -> None:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: NUMBERS + 1,
-        NUMBERS.max,
-        lambda: NUMBERS[0],
-        lambda: NUMBERS[1:] + 1,
-        lambda: torch.cat((NUMBERS, NUMBERS)),
-        lambda: nn.Embedding(COUNT, 2)(NUMBERS),
-        lambda: torch.rand(COUNT, 2)[NUMBERS],
-        NUMBERS.tolist,
-        NUMBERS.numpy,
-        NUMBERS.data_ptr,
-        lambda: torch.ops.aten.add.Tensor(NUMBERS, 1),
-        lambda: torch.tensor(NUMBERS),
-        lambda: torch.vmap(lambda number: number + 1)(NUMBERS),
+        NUMBERS.max, NUMBERS.tolist, NUMBERS.numpy, NUMBERS.data_ptr, lambda: NUMBERS + 1, lambda: NUMBERS[0],
+        lambda: NUMBERS[1:] + 1, lambda: torch.cat((NUMBERS, NUMBERS)), lambda: nn.Embedding(COUNT, 2)(NUMBERS),
+        lambda: torch.rand(COUNT, 2)[NUMBERS], lambda: torch.ops.aten.add.Tensor(NUMBERS, 1),
+        lambda: torch.tensor(NUMBERS), lambda: torch.vmap(lambda number: number + 1)(NUMBERS),
     ],
-)
+)  # fmt: skip
 def test_nothing_else_does(read: Callable[[], object]) -> None:
     with pytest.raises(UnsupportedError, match=r"model: .* reads positions outside a rotary module"):
         read()

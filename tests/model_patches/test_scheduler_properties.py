@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.v1.core.sched.interface import PauseState
@@ -17,7 +17,7 @@ from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutp
 from ropeswitch.model_patches.switch.placement import place
 from tests.exactness.batches import full_but
 from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Start, expected
+from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Start, drawing, expected
 from tests.model_patches.hash_tier import HashTier
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
@@ -43,9 +43,7 @@ def play(
 ) -> None:
     """Add and abort the requests at their steps until the engine is idle; every token is right, and every block free again.
 
-    Args:
-        before_step: Called with the number of each step once the step's requests are added and aborted.
-        throttled: Numbers of the steps in which the scheduler throttles prefills.
+    In the steps ``throttled``, the scheduler throttles prefills.
     """
     scheduler = engine.scheduler
     texts = [[1 + (i * i + text) % (VOCABULARY - 1) for i in range(40)] for text in range(3)]
@@ -80,7 +78,7 @@ def play(
     reset=st.sampled_from([None, None, *range(1, 30)]),
     throttled=st.sampled_from([set(), set(range(0, 60, 2)), set(range(60))]),
 )
-@settings(max_examples=examples(45), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawing(examples(45))
 def test_every_token_in_its_set(
     start: Start, mode: str, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
@@ -110,12 +108,7 @@ TIERS = st.builds(
     tier=TIERS,
     resets=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=3),
 )
-@settings(
-    max_examples=20,
-    deadline=None,
-    phases=(Phase.reuse, Phase.generate),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@drawing(20, phases=(Phase.reuse, Phase.generate))
 def test_every_token_in_its_set_with_a_tier(
     start: Start, mode: str, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
 ) -> None:
@@ -176,7 +169,7 @@ SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None an
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawing(examples(30))
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
     start: Start, mode: str, turns: list[tuple[int, int]], blocks: int
 ) -> None:

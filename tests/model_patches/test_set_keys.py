@@ -25,15 +25,9 @@ def with_set(**changes: object) -> RopeSettings:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"factors": (1.0, 2.0000000000000004)},
-        {"factors": (1.0,)},
-        {"scale": 1.0},
-        {"start_tokens": 3},
-        {"softmax_scale": None},
-        {"softmax_scale": 1.0},
-    ],
-)
+    [{"factors": (1.0, 2.0000000000000004)}, {"factors": (1.0,)}, {"scale": 1.0}, {"start_tokens": 3},
+     {"softmax_scale": None}, {"softmax_scale": 1.0}],
+)  # fmt: skip
 def test_another_content_is_another_key(changes: dict[str, object]) -> None:
     assert key(with_set(**changes)) != key(SETTINGS)
 

@@ -18,7 +18,7 @@ from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.rows import step_rows as module_
-from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, rotate_by_row
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rows.rotation import Rotation, rotation_of
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows, check_axes
 from ropeswitch.model_patches.triton import part
@@ -60,11 +60,6 @@ def test_every_token_gets_its_own_requests_set(angles: str, tolerance: float, da
     )
     assert not count or float((module.rows[:count] - expected).abs().max()) < tolerance
     assert module.rows[count:].isnan().all()
-
-
-def test_a_model_gets_the_rows_and_torchs_rotation() -> None:
-    step_rows, [module] = bound()
-    assert module.rows is step_rows.by_rotation[ROTATION].rows and module.rotate is rotate_by_row
 
 
 @pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), LadderRotaryEmbedding(ROTARY, LOCAL, True)])

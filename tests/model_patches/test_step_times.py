@@ -10,14 +10,8 @@ from vllm.config import CompilationConfig, CUDAGraphMode, ObservabilityConfig
 from vllm.utils import jit_monitor
 from vllm.v1.worker import gpu_worker
 
-from ropeswitch.model_patches.scheduling.step_times import (
-    ENOUGH_SECONDS,
-    FIRST_TOKENS,
-    SAME_TOKENS,
-    long_steps,
-    measure,
-    time_step,
-)
+from ropeswitch.model_patches.scheduling import step_times
+from ropeswitch.model_patches.scheduling.step_times import long_steps, measure, time_step
 from ropeswitch.model_patches.switch.engine.gpu_worker import LadderGPUWorker
 
 
@@ -47,8 +41,8 @@ def test_longer_steps_are_tried_until_one_takes_long_enough() -> None:
     steps = Steps(0.001, 0.0005)
     (one, shortest), (tokens, seconds) = measure(steps, long_steps(config(8192)))
     assert one == 1 and shortest == pytest.approx(0.0015)
-    assert seconds >= ENOUGH_SECONDS and tokens == 512
-    assert steps.ran[-4:] == [FIRST_TOKENS, 128, 256, 512]
+    assert seconds >= step_times.ENOUGH_SECONDS and tokens == 512
+    assert steps.ran[-4:] == [step_times.FIRST_TOKENS, 128, 256, 512]
 
 
 def test_no_step_is_longer_than_the_engine_allows() -> None:
@@ -65,7 +59,7 @@ def test_no_sequence_of_a_step_is_longer_than_the_engine_allows() -> None:
 def test_engines_that_wait_for_each_other_try_the_same_steps() -> None:
     fast, slow = Steps(0.001, 1e-6), Steps(0.001, 1.0)
     measure(fast, long_steps(config(8192, 2))), measure(slow, long_steps(config(8192, 2)))
-    assert fast.ran == slow.ran and fast.ran[-1] == SAME_TOKENS
+    assert fast.ran == slow.ran and fast.ran[-1] == step_times.SAME_TOKENS
 
 
 class Compiling:
@@ -121,8 +115,10 @@ def test_timed_steps_compile_nothing_once_the_monitor_is_armed(started: Any, eng
     vllm_config = config(300, engines)
     worker = started(vllm_config)
     assert jit_monitor.is_active()
-    found = measure(lambda tokens: min(time_step(worker, tokens), ENOUGH_SECONDS / 2), long_steps(vllm_config))
-    assert [tokens for tokens, _ in found] == [1, 300 if engines == 1 else SAME_TOKENS]
+    found = measure(
+        lambda tokens: min(time_step(worker, tokens), step_times.ENOUGH_SECONDS / 2), long_steps(vllm_config)
+    )
+    assert [tokens for tokens, _ in found] == [1, 300 if engines == 1 else step_times.SAME_TOKENS]
 
 
 def test_they_would_without_the_warm_up(started: Any) -> None:

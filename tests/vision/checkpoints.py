@@ -51,12 +51,7 @@ def rename_encoder(path: Path, kind: str) -> None:
 
 
 def media_tokenizer(names: Mapping[str, str] | None = None, texts: Sequence[str] = ()) -> PreTrainedTokenizerFast:
-    """One token per byte of text, and those of :data:`MEDIA`.
-
-    Args:
-        names: What attributes of the tokenizer some of them are, such as ``image_token``.
-        texts: More strings that are one token each.
-    """
+    """One token per byte of text, those of :data:`MEDIA`, some as attributes like ``image_token``, and one for each text."""
     tokenizer = byte_tokenizer()
     tokenizer.add_tokens(list(texts))
     tokenizer.add_tokens([f"<unused{number}>" for number in range(VOCAB - len(tokenizer))])

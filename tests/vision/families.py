@@ -7,7 +7,7 @@ import transformers
 
 from tests.exactness.auto_cases import PLAIN, WINDOW, yarn_sets
 from tests.exactness.checkpoints import VOCAB
-from tests.exactness.families import HEAD, LOCAL, MINISTRAL, SLIDING, TEXT, TWICE, Family, trained
+from tests.exactness.families import HEAD, LLAMA4, LOCAL, MINISTRAL, SLIDING, TEXT, TWICE, Family, trained
 from tests.vision.checkpoints import MEDIA, config_of, save_model
 
 # Three axes over the 16 rotated pairs of a head.
@@ -48,11 +48,8 @@ LLAMA4_ENCODER = {
     "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 256, "image_size": 56,
     "vision_output_dim": 128, "projector_input_dim": 128, "projector_output_dim": 128,
 }  # fmt: skip
-LLAMA4_TEXT = SHAPED | {
-    "rope_parameters": PLAIN, "intermediate_size_mlp": 160, "num_local_experts": 2, "num_experts_per_tok": 1,
-    "no_rope_layers": [1, 0], "attention_chunk_size": 4096, "floor_scale": 16, "attn_scale": 0.4,
-    "use_qk_norm": False, "initializer_range": 0.0,
-}  # fmt: skip
+LLAMA4_TEXT = LLAMA4 | SHAPED | {"rope_parameters": PLAIN, "initializer_range": 0.0}
+LLAMA4_ENGINE = LLAMA4_TEXT.pop("engine")
 
 
 class VisionFamily(Family):
@@ -112,7 +109,7 @@ FAMILIES = {
     # See ``tests/exactness/families.py`` on both fields.
     "llama4": family(
         "Llama4ForConditionalGeneration", "Llama4Config", LLAMA4_TEXT, LLAMA4_ENCODER,
-        engine={"override_generation_config": {"attn_temperature_tuning": True}},
+        engine=LLAMA4_ENGINE,
         image_token_index=MEDIA["<|image_pad|>"], boi_token_index=MEDIA["<|vision_start|>"],
         eoi_token_index=MEDIA["<|vision_end|>"],
     ),

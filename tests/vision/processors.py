@@ -27,12 +27,7 @@ class Processor:
 
 
 def qwen(name: str, patch_size: int) -> Processor:
-    """A Qwen processor: at most 80 tokens for a picture.
-
-    Args:
-        name: How the processor's class in transformers begins: Qwen2VL, Qwen2_5_VL or Qwen3VL.
-        patch_size: Pixels of a patch's side; four patches make a token.
-    """
+    """A Qwen processor, by the beginning of its class's name: at most 80 tokens of four patches for a picture."""
     return Processor(
         lambda: _grid(name, "Qwen2VL", "Qwen3VL" if name == "Qwen3VL" else "Qwen2VL", patch_size), 2 * patch_size,
         _bordered, "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>",

@@ -16,4 +16,4 @@ def test_media(v2: str, asynchronous: str) -> None:
         "VLLM_USE_V2_MODEL_RUNNER": v2, "ROPESWITCH_TEST_ASYNC": asynchronous, "ROPESWITCH_TEST_TRITON": "0",
     }  # fmt: skip
     flags = ["-p", "tests.exactness.interpreted", "-k", "qwen2.5-vl or time_axis or level_2"]
-    check_cases(FOLDER / "test_media.py", FOLDER / "test_sleep.py", at_least=3, flags=flags, variables=variables)
+    check_cases(FOLDER / "test_media.py", FOLDER / "test_modes.py", at_least=3, flags=flags, variables=variables)

@@ -1,11 +1,28 @@
-"""What an engine tells of its prompts, on vLLM's own scheduler and requests."""
+"""What an engine tells of its prompts, and the seconds of prefill that it reports to routers."""
 
 import pytest
+from vllm.v1.request import RequestStatus
 
+from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
+from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.serving.part import prefill_progress
-from tests.model_patches.hash_engine import Start
+from tests.model_patches.hash_engine import Engine, Start
 
 PROMPT = [1 + i % 7 for i in range(30)]
+SHORT = [2, 3, 4]
+
+
+def remaining(engine: Engine) -> float:
+    scheduler = engine.scheduler
+    assert isinstance(scheduler, LengthAwareScheduler)
+    return scheduler.length_aware.report(scheduler.running)["remaining_prefill_seconds"]
+
+
+def at_least(engine: Engine, *parts: Load) -> float:
+    """The predicted seconds of chunks, without the fixed cost of a step."""
+    assert isinstance(engine.scheduler, LengthAwareScheduler)
+    cost = engine.scheduler.length_aware.cost
+    return sum(cost.seconds(part) for part in parts)
 
 
 @pytest.mark.parametrize("name", ["v1", "v2-async", "v1-upstream-order"])
@@ -65,3 +82,41 @@ def test_an_engine_that_plans_by_no_model_predicts_nothing(start: Start) -> None
     while engine.scheduler.has_requests():
         engine.step()
         assert [each[2] for each in prefill_progress(engine.scheduler, ["first"], True).values()] in ([None], [])
+
+
+@pytest.mark.parametrize("name", ["v1", "v2-async"])
+def test_it_is_the_work_that_is_left(start: Start, name: str) -> None:
+    engine = start(name)
+    assert remaining(engine) == 0
+    engine.add("long", PROMPT, 2)
+    alone = remaining(engine)
+    work, fixed = at_least(engine, chunk(len(PROMPT), 0)), at_least(engine, STEP)
+    assert work + fixed <= alone <= work + fixed * len(PROMPT)
+    engine.add("short", SHORT, 2)
+    assert remaining(engine) - alone >= at_least(engine, chunk(len(SHORT), 0)) - 1e-9
+    found = [remaining(engine)]
+    while engine.scheduler.has_requests():
+        engine.step()
+        found.append(remaining(engine))
+    assert found[-1] == 0 and len(set(found)) > 2
+    # A chunk that is planned counts as computed, so it falls while the prompts run, and decoding counts for nothing.
+    assert found.index(0) < len(found) - 1
+
+
+def test_a_request_that_is_aborted_leaves_nothing(start: Start) -> None:
+    engine = start("v1")
+    engine.add("running", PROMPT, 2)
+    engine.step()
+    engine.add("waiting", PROMPT[::-1], 2)
+    assert remaining(engine) > 0
+    engine.scheduler.finish_requests(["running", "waiting"], RequestStatus.FINISHED_ABORTED)
+    assert remaining(engine) == 0
+
+
+def test_what_the_prefix_cache_holds_is_left_out(start: Start) -> None:
+    engine = start("v1")
+    engine.add("first", PROMPT, 1)
+    full = remaining(engine)
+    engine.finish()
+    engine.add("again", PROMPT, 1)
+    assert 0 < remaining(engine) < 0.7 * full, (remaining(engine), full)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.request import Request, RequestStatus
 
@@ -15,7 +15,7 @@ from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 from tests.exactness.batches import full_but
 from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start
+from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start, drawing
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
 REQUESTS = st.lists(
@@ -28,9 +28,6 @@ REQUESTS = st.lists(
     ),
     min_size=1,
     max_size=7,
-)
-random_run = settings(
-    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -65,7 +62,7 @@ LENGTH_AWARE = [name for name, mode in MODES.items() if mode.length_aware]
 
 @pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), LENGTH_AWARE))
 @given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
-@random_run
+@drawing(examples(40))
 def test_the_view_is_a_recount(start: Start, mode: str, requests: Any, blocks: int, reset: int | None) -> None:
     engine = start(mode, blocks)
     scheduler = engine.scheduler
@@ -109,7 +106,7 @@ def test_what_is_kept_of_finished_requests_goes(start: Start, monkeypatch: pytes
 
 @pytest.mark.parametrize("mode", ["v1", "v2-async"])
 @given(requests=REQUESTS, blocks=st.integers(17, 60))
-@random_run
+@drawing(examples(40))
 def test_the_filter_loses_no_request_that_is_due(start: Start, mode: str, requests: Any, blocks: int) -> None:
     """All running requests that a full look finds due are among the near ones."""
     engine = start(mode, blocks)
