@@ -40,14 +40,11 @@ def test_import_csv(capsys: pytest.CaptureFixture[str]) -> None:
     assert (long.scale, long.start_tokens) == (pytest.approx(1.75**0.5, rel=1e-15), 8)
 
 
-def test_import_config(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "import", "config.json", "-o", "out.json"]) == 0
     assert capsys.readouterr().out == "wrote out.json: 2 sets: short up to 64 tokens, long up to 512 tokens\n"
     assert load("out.json").theta == 10000.0
-
-
-def test_show(capsys: pytest.CaptureFixture[str]) -> None:
-    main([*SCALED, "--description", "LLaMA2", "--start-tokens", "4"])
+    main([*SCALED, "--force", "--description", "LLaMA2", "--start-tokens", "4"])
     capsys.readouterr()
     assert main(["factors", "show", "out.json"]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -54,7 +54,9 @@ def test_save_keeps_an_existing_file(tmp_path: Path) -> None:
     with pytest.raises(FactorError, match=r"f\.json.*exists"):
         save(path, content)
     assert path.read_text() == "mine"
-    save(path, content, overwrite=True)
+    with path.open() as reading:
+        save(path, content, overwrite=True)
+        assert reading.read() == "mine", "a reader has the whole old file or the whole new one"
     assert load(path) == content
 
 
@@ -86,6 +88,8 @@ def changed(path: list[str | int], value: Any) -> str:
     [
         ("", "not JSON: .* line 1 column 1"),
         ('{"format": \n 1,}', "not JSON: .* line 2 column"),
+        ("\ufeff{}", "not JSON"),
+        ("\x00", "not JSON"),
         ("[]", r"must be a JSON object, found \[\]"),
         ('{"format": 1, "format": 2}', "'format': given twice"),
         ('{"x": NaN}', "contains NaN"),

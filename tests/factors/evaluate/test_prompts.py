@@ -7,28 +7,15 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from ropeswitch.factors.evaluate.passkey import ask, is_found, passkey_text, statement
 from ropeswitch.factors.factor_set import FactorError
 from tests.factors.evaluate.conftest import MODEL
+from tests.loadtests.client.test_prompts import tokenizer
 
 GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 Encode = Callable[[str], list[int]]
-
-
-def _metaspace() -> Encode:
-    """Of the SentencePiece kind: spaces are parts of tokens, digits stand alone."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Metaspace()]
-    )
-    tokenizer.decoder = decoders.Metaspace()
-    letters = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.,:?= \n()")
-    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=letters, show_progress=False)
-    tokenizer.train_from_iterator([GARBAGE, passkey_text("17865", 0.5, 300)] * 20, trainer)
-    return lambda text: list(tokenizer.encode(text).ids)
 
 
 BUNDLED = AutoTokenizer.from_pretrained(MODEL)
@@ -36,7 +23,8 @@ BUNDLED.model_max_length = 1 << 62
 TOKENIZERS: dict[str, Encode] = {
     "bundled": BUNDLED.encode,
     "bytes": lambda text: list(text.encode()),
-    "metaspace": _metaspace(),
+    # Spaces are parts of tokens; one of them begins each text with a token of its own.
+    **{name: tokenizer(name).text for name in ("llama", "unigram")},
 }
 
 

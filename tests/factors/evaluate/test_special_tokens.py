@@ -30,13 +30,12 @@ def appending() -> Iterator[PreTrainedTokenizerFast]:
     yield tokenizer
 
 
-def test_a_local_model(model: LocalModel, target: LocalTarget, appending: PreTrainedTokenizerFast) -> None:
+def test_a_local_model_and_a_search(
+    model: LocalModel, target: LocalTarget, texts: Path, appending: PreTrainedTokenizerFast
+) -> None:
     found = LocalTarget(MODEL, replace(model, tokenizer=appending), model.ladder)
     assert found.opening == target.opening == (appending.bos_token_id,)
     assert found.encode("The pass key is") == target.encode("The pass key is")
-
-
-def test_a_search(model: LocalModel, texts: Path, appending: PreTrainedTokenizerFast) -> None:
     settings = SearchSettings(200, documents=2)
     rows = [make_objective(texts, each, settings).rows for each in (model.tokenizer, appending)]
     assert rows[0] == rows[1]

@@ -58,31 +58,29 @@ def test_yarn_with_every_parameter(text: str, change: dict[str, Any]) -> None:
         assert each.scale == pytest.approx(scale)
 
 
-@pytest.mark.parametrize("layout", ["rope_scaling", "rope_parameters"])
-def test_both_layouts_of_a_config(layout: str) -> None:
-    config = {key: value for key, value in configs.LLAMA_31.items() if key not in ("rope_scaling", "rope_theta")}
-    made = choose(parse("auto"), config | {layout: configs.LLAMA_31["rope_scaling"] | {"rope_theta": THETA}})
-    found, _ = upstream(131072, **configs.LLAMA_31["rope_scaling"])
-    torch.testing.assert_close(frequencies(made.ladder.sets[0]), found, rtol=1e-5, atol=0)
+def in_block(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The config with scaling and base in one block of that name."""
+    plain = {key: value for key, value in config.items() if key not in ("rope_scaling", "rope_theta")}
+    return plain | {name: config["rope_scaling"] | {"rope_theta": THETA}}
 
 
-def test_dynamic_at_every_rung() -> None:
-    for each in choose(parse("auto"), configs.DYNAMIC).ladder.sets:
-        found, _ = upstream(4096, each.max_length, rope_type="dynamic", factor=4.0)
+@pytest.mark.parametrize(
+    ("text", "config", "longest"),
+    [
+        ("auto", configs.LLAMA_31, 131072),
+        *(("auto", in_block(configs.LLAMA_31, name), 131072) for name in ("rope_scaling", "rope_parameters")),
+        # A step where Llama 3 has a ramp; transformers divides by its width, 0, for pairs on it, of which there are none.
+        ("auto", configs.LLAMA_4_SCOUT, 10485760),
+        ("auto", configs.DYNAMIC, 4096),
+        ("none", configs.LINEAR, 4096),
+    ],
+)
+def test_every_rung_is_transformers_own(text: str, config: dict[str, Any], longest: int) -> None:
+    scaling = dict(config.get("rope_scaling") or config["rope_parameters"])
+    scaling["rope_type"] = scaling.pop("type", None) or scaling["rope_type"]
+    for each in choose(parse(text), config).ladder.sets:
+        found, _ = upstream(longest, each.max_length, **scaling)
         torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
-
-
-def test_llama_4_scout() -> None:
-    """A step where Llama 3 has a ramp; transformers divides by its width, 0, for pairs on it, of which there are none."""
-    (each,) = choose(parse("auto"), configs.LLAMA_4_SCOUT).ladder.sets
-    found, _ = upstream(10485760, **configs.LLAMA_4_SCOUT["rope_scaling"])
-    torch.testing.assert_close(frequencies(each), found, rtol=1e-5, atol=0)
-    assert set(each.factors) == {1.0, 16.0}
-
-
-def test_linear() -> None:
-    (each,) = choose(parse("none"), configs.LINEAR).ladder.sets
-    torch.testing.assert_close(frequencies(each), upstream(4096, rope_type="linear", factor=4.0)[0], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("mixed_b", [None, 0.75])

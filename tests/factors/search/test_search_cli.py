@@ -125,18 +125,6 @@ def test_nothing_is_overwritten_without_force(plain: str, texts: Path, capsys: p
         Path(name).unlink()
 
 
-@pytest.mark.full
-def test_a_search_goes_on_with_more_iterations(plain: str, texts: Path) -> None:
-    """What comes out is, to the last byte, what a search of so many iterations from the start leaves."""
-    flags = ["--length", "320", "--name", "x"]
-    assert search(plain, texts, *flags, "-o", "more.json") == 0
-    Path("more.json").unlink()
-    assert search(plain, texts, *flags, "-o", "more.json", "--iterations", "3") == 0
-    assert search(plain, texts, *flags, "-o", "whole.json", "--iterations", "3") == 0
-    for ending in (".json", ".checkpoint.json"):
-        assert Path(f"more{ending}").read_bytes() == Path(f"whole{ending}").read_bytes()
-
-
 def test_a_model_with_factors_of_its_own_needs_the_set_that_it_was_made_with(
     texts: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,52 +21,30 @@ CHAT_HEAD, CHAT_TAIL = "<user>", "<end><assistant>"
 
 @dataclass(frozen=True)
 class Reply:
-    """How one request is answered.
-
-    Attributes:
-        status: Of the response.
-        message: Of an error.
-        tokens: How many; None for as many as were asked for.
-        before: Seconds until the first one.
-        between: Seconds between two.
-        cut_after: Tokens after which the connection is lost.
-        broken_after: Tokens after which an error is told in the stream.
-        text: Of the answer; None for the pass key.
-        prompt_tokens_off: Added to the count of the prompt's tokens.
-    """
+    """How one request is answered."""
 
     status: int = 200
-    message: str = ""
-    tokens: int | None = None
-    before: float = 0.0
-    between: float = 0.0
-    cut_after: int | None = None
-    broken_after: int | None = None
-    text: str | None = None
-    prompt_tokens_off: int = 0
+    message: str = ""  # of an error
+    tokens: int | None = None  # None for as many as were asked for
+    before: float = 0.0  # seconds until the first one
+    between: float = 0.0  # seconds between two
+    cut_after: int | None = None  # tokens after which the connection is lost
+    broken_after: int | None = None  # tokens after which an error is told in the stream
+    text: str | None = None  # None for the pass key
+    prompt_tokens_off: int = 0  # added to the count of the prompt's tokens
 
 
 @dataclass
 class Scripted:
-    """The server.
+    """The server."""
 
-    Attributes:
-        url: Where.
-        reply: How the n-th completion is answered, and what it asks.
-        asked: The bodies of all completions.
-        most_at_once: Completions in hand at the same time.
-        left: Completions whose client left before the end.
-        card: Of the model, in the list.
-        cut: How texts are cut into tokens.
-    """
-
-    reply: Callable[[int, dict[str, Any]], Reply] = lambda number, body: Reply()
+    reply: Callable[[int, dict[str, Any]], Reply] = lambda number, body: Reply()  # to the n-th completion
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    most_at_once: int = 0
-    left: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)  # bodies of all completions
+    most_at_once: int = 0  # completions in flight at the same time
+    left: int = 0  # completions whose client left before the end
     card: dict[str, Any] = field(default_factory=lambda: {"max_model_len": 100_000, "owned_by": "vllm"})
-    cut: str = r" ?\w+|[^\w\s]|<\w+>|\s"
+    cut: str = r" ?\w+|[^\w\s]|<\w+>|\s"  # how texts are cut into tokens
     limits: tuple[int, ...] = ()
     ids: dict[str, int] = field(default_factory=dict)
     _at_once: int = 0
@@ -76,14 +54,9 @@ class Scripted:
 
     def rendered(self, body: dict[str, Any]) -> list[int]:
         if "messages" in body:
-            return self.tokens(
-                "".join(
-                    (CHAT_HEAD if each["role"] == "user" else "")
-                    + each["content"]
-                    + (CHAT_TAIL if each["role"] == "user" else "<end>")
-                    for each in body["messages"]
-                )
-            )
+            ends = {"user": (CHAT_HEAD, CHAT_TAIL), "assistant": ("", "<end>")}
+            around = ((each["content"], *ends[each["role"]]) for each in body["messages"])
+            return self.tokens("".join(head + content + tail for content, head, tail in around))
         prompt = body["prompt"]
         return list(prompt) if isinstance(prompt, list) else self.tokens(prompt)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ropeswitch.server import cli
 from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.server.front.certificates import certificate
@@ -21,16 +22,8 @@ def test_servers_take_turns_and_get_the_same_prompts(tmp_path: Path) -> None:
         order: list[str] = []
         target.reply = lambda number, body: order.append("t") or Reply()  # type: ignore[func-returns-value]
         baseline.reply = lambda number, body: order.append("b") or Reply(before=0.05)  # type: ignore[func-returns-value]
-        flags = [
-            "--baseline",
-            baseline.url,
-            "--repetitions",
-            "3",
-            "--concurrency",
-            "1,2",
-            "--assert",
-            "ratio_ttft_p50<0.9",
-        ]
+        flags = ["--baseline", baseline.url, "--repetitions", "3", "--concurrency", "1,2"]
+        flags += ["--assert", "ratio_ttft_p50<0.9"]
         file = workload(tmp_path, arrival={"closed": {"concurrency": 1}}, requests=2)
         assert loadtest(tmp_path, file, target.url, *flags) == 0
         assert "".join(order) == "ttbbbbttttbb" * 2
@@ -181,8 +174,6 @@ def test_the_key_is_sent_and_written_nowhere(
 
 
 def test_shipped_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    from ropeswitch.server import cli
-
     assert cli.main(["loadtest", "--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("chat", "documents", "mixed", "crossing", "soak"))

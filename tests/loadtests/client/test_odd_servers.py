@@ -130,10 +130,3 @@ def test_a_refusal_leaves_nothing_that_refuses_what_it_advised(
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "200") == 0
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--longest", "190") == 2
         assert "has the results of a load test" in refusal(capsys)
-
-
-def test_very_bursty_arrivals_are_all_at_once(tmp_path: Path) -> None:
-    arrival = {"gamma": {"rate": 5, "burstiness": 1e-300}}
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url) == 0
-    assert {line["due"] for line in requests(tmp_path)} == {0.0}

@@ -141,6 +141,9 @@ def test_gamma_arrivals_have_their_burstiness() -> None:
         arrival = Arrival.model_validate({"gamma": {"rate": 3, "burstiness": burstiness}})
         gaps = np.diff(due_times(arrival, 20.0, 4000, 5))
         assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.1)
+    # Very bursty ones are all at once.
+    arrival = Arrival.model_validate({"gamma": {"rate": 5, "burstiness": 1e-300}})
+    assert set(due_times(arrival, 5.0, 6, 0)) == {0.0}
 
 
 def test_bursts_come_together() -> None:
@@ -208,11 +211,8 @@ def test_wrong_lines_of_traces_are_reported(tmp_path: Path, line: bytes, expecte
 )  # fmt: skip
 def test_files_that_are_no_workloads(tmp_path: Path, content: str, expected: str) -> None:
     path = tmp_path / "w.yaml"
+    with pytest.raises(UsageError, match="neither a file nor one of bursts, chat"):
+        workload.load(str(path))
     path.write_text(content)
     with pytest.raises(UsageError, match=expected):
         workload.load(str(path))
-
-
-def test_a_name_that_is_no_workload() -> None:
-    with pytest.raises(UsageError, match="neither a file nor one of bursts, chat"):
-        workload.load("nothing")

@@ -24,8 +24,6 @@ class Answer:
     factor_set: str | None
     prompt_tokens: int
     cached_tokens: int
-    seconds: float
-    first_token: float
 
 
 def say(text: str) -> None:
@@ -82,8 +80,6 @@ def ask(server: Server, model: str, prompt: list[int] | str, max_tokens: int, wh
         response.headers.get("x-rope-factor-set"),
         usage["prompt_tokens"],
         (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0,
-        seconds,
-        first_token,
     )
 
 

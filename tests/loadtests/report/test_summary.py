@@ -36,18 +36,24 @@ def test_the_table_has_the_figures_of_every_band_and_their_ratios() -> None:
         assert cells["ITL p99"] == milliseconds(ours["p99_itl_ms"])
         assert row[head.index("TTFT p99") + 1] == times(ours["p99_ttft_ms"] / theirs["p99_ttft_ms"])
     assert head.count("ratio") == 6
+    alone = markdown(results([point(baseline=False)]))
+    assert "ratio" not in alone.lower() and "against" not in alone and len(tables(alone)[0][0]) == 8
 
 
-def test_there_are_no_ratios_without_a_baseline() -> None:
-    words = markdown(results([point(baseline=False)]))
-    assert "ratio" not in words.lower() and "against" not in words
-    assert len(tables(words)[0][0]) == 8
-
-
-def test_every_point_has_a_table() -> None:
-    words = markdown(results([point("1 requests/s", 1.0), point("2 | 3", 2.0)]))
+def test_every_point_has_a_table_and_assertions_name_theirs() -> None:
+    assertions = [{**found, "point": "2 | 3"} for found in ASSERTIONS]
+    words = markdown(results([point("1 requests/s", 1.0), point("2 | 3", 2.0)], assertions=assertions))
     assert "#### 1 requests/s\n" in words and "#### 2 \\| 3\n" in words
-    assert len(tables(words)) == 2
+    assert [row[1] for row in tables(words)[2][2:]] == ["2 \\| 3: a\\|b", "2 \\| 3: c"]
+
+
+def test_a_test_without_requests_and_a_baseline_alone_have_a_summary() -> None:
+    words = markdown(results([Point("x", None, (run("target", []),))]))
+    assert tables(words)[0][2] == ["**all**", "0", *[NONE] * 5, "0"]
+    assert f"sent late by {NONE} (median)" in words
+    words = markdown(results([Point("x", None, (run("baseline", [exchange(0)]),))], complete=False))
+    assert "The target did not run; these are the baseline's figures." in words
+    assert tables(words)[0][2][:2] == ["0-8k", "1"] and "ratio" not in words.lower()
 
 
 def test_assertions_have_their_marks_and_pipes_do_not_split_cells() -> None:
@@ -78,24 +84,6 @@ def test_objectives_have_their_shares() -> None:
     assert "band=0-8k,ttft\\<0.1" in words
     share = f"{100 * (1 - 4 / 24):.1f} %"
     assert tables(words)[1][2][1:3] == ["target", share]
-
-
-def test_a_test_without_requests_has_a_summary() -> None:
-    words = markdown(results([Point("x", None, (run("target", []),))]))
-    assert tables(words)[0][2] == ["**all**", "0", *[NONE] * 5, "0"]
-    assert f"sent late by {NONE} (median)" in words
-
-
-def test_a_baseline_alone_has_a_summary() -> None:
-    words = markdown(results([Point("x", None, (run("baseline", [exchange(0)]),))], complete=False))
-    assert "The target did not run; these are the baseline's figures." in words
-    assert tables(words)[0][2][:2] == ["0-8k", "1"] and "ratio" not in words.lower()
-
-
-def test_assertions_of_a_sweep_name_their_point() -> None:
-    assertions = [{**found, "point": "2 requests/s"} for found in ASSERTIONS]
-    words = markdown(results([point("1 requests/s"), point("2 requests/s")], assertions=assertions))
-    assert [row[1] for row in tables(words)[2][2:]] == ["2 requests/s: a\\|b", "2 requests/s: c"]
 
 
 def test_names_are_plain_text_on_one_line() -> None:
