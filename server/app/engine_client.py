@@ -117,6 +117,8 @@ class RopeClient(vllm_adapter.AsyncLLM):
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if (grammar := getattr(params, "structured_outputs", None)) is not None:
             await self.turns.wait(vars(grammar))
+        if words := getattr(params, "bad_words", None):
+            await self.turns.wait_words(words)
         try:
             return await super().add_request(request_id, prompt, params, *args, **kwargs)
         except Exception as error:

@@ -38,6 +38,8 @@ _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "
 CACHED = 1024
 # Maximum characters of a model's name, which vLLM repeats.
 LONGEST_NAME = 512
+# Seconds of a client's time for each byte of words to ban: twice what tokenizing it takes of the event loop.
+WORD = 2e-6
 # The validator of `n`: it also takes text, "1_000.0" too.
 _NUMBER = TypeAdapter(int)
 
@@ -157,13 +159,15 @@ def answers_of(value: Any) -> int:
 class GrammarTurns:
     """Spreads a client's new grammars over time: one begins when the one before it has had its estimated seconds.
 
-    vLLM compiles grammars in the order in which they come, so a client's many would hold up everyone's.
+    vLLM compiles grammars in the order in which they come, so a client's many would hold up everyone's. It tokenizes words
+    to ban on the event loop, so those are spread too.
     """
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._free: dict[bytes, float] = {}  # when a client's last grammar has had its time
         self._starts: dict[int, float] = {}  # of the last grammars, by their hash
+        self._words: dict[bytes, float] = {}  # when a client's last words have had their time
 
     async def wait(self, grammar: Mapping[str, Any]) -> None:
         """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
@@ -178,3 +182,12 @@ class GrammarTurns:
                 if len(self._starts) > CACHED:
                     del self._starts[next(iter(self._starts))]
         await asyncio.sleep(self._starts.get(known, now) - now)
+
+    async def wait_words(self, words: list[str]) -> None:
+        """Wait for the current client's turn to have its ``bad_words`` tokenized."""
+        now, context = time.monotonic(), current.get()
+        if context is not None:
+            self._words = {client: free for client, free in self._words.items() if free > now}
+            start = self._words.get(context.client, now)
+            self._words[context.client] = start + WORD * _size(words)
+            await asyncio.sleep(start - now)

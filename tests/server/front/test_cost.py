@@ -228,3 +228,22 @@ def test_no_client_can_put_off_anothers_grammar() -> None:
         return time.monotonic() - started
 
     assert asyncio.run(main()) < 0.1
+
+
+def test_a_clients_many_words_leave_the_event_loop_to_others() -> None:
+    """vLLM tokenizes words to ban on the event loop, half a second for the most that a request may have."""
+
+    async def main() -> list[float]:
+        turns, ended = GrammarTurns(1000), []
+
+        async def words(client: bytes) -> None:
+            current.set(RequestContext(client=client))
+            await turns.wait_words(["a" * 50_000])
+            ended.append(time.monotonic() - started)
+
+        started = time.monotonic()
+        await asyncio.gather(*(words(client) for client in (b"a", b"a", b"a", b"b")))
+        return ended
+
+    first, other, second, third = asyncio.run(main())
+    assert max(first, other) < 0.09 < second < third - 0.05
