@@ -53,7 +53,7 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
         return None
     if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
         return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
-    field, prompts = max(((name, _count(body.get(name))) for name in PROMPTS), key=lambda each: each[1])
+    field, prompts = max(((name, _count(name, body.get(name))) for name in PROMPTS), key=lambda each: each[1])
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
         # Several conversations (/v1/chat/completions/batch).
@@ -141,11 +141,11 @@ def _size(found: Any) -> int:
     return sum(map(_size, found)) if isinstance(found, list) else 1 if found is not None else 0
 
 
-def _count(value: Any) -> int:
-    """Return the number of prompts in a field's value; at least 1."""
+def _count(name: str, value: Any) -> int:
+    """Return the number of prompts in a field's value; at least 1. Objects are prompts, but parts of one in ``input``."""
     if not isinstance(value, list) or isinstance(value, TokenIds):
         return 1
-    return max(1, sum(isinstance(each, str | list) for each in value))
+    return max(1, sum(isinstance(each, str | list) or (isinstance(each, dict) and name != "input") for each in value))
 
 
 def answers_of(value: Any) -> int:

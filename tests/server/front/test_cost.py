@@ -204,6 +204,13 @@ def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any
     assert refusal is not None and refusal.status == 400 and refusal.param in body
 
 
+def test_texts_and_images_to_score_are_counted() -> None:
+    items = [{"content": [{"type": "text", "text": "a"}]}] * 2000
+    refusal = excess({"queries": "a", "documents": items}, LIMITS)
+    assert refusal is not None and refusal.param == "documents"
+    assert excess({"input": items}, LIMITS) is None
+
+
 def test_four_stop_words_are_accepted_for_a_thousand_sequences() -> None:
     arguments = {"cache_salt": "tenant-1", "vllm_xargs": {"rope_factor_set": "short"}}
     stop = ["\n\nHuman:", "\n\nAssistant:", "<|im_end|>", "</s>"]
