@@ -241,7 +241,8 @@ def test_a_clients_many_words_leave_the_event_loop_to_others() -> None:
     """vLLM tokenizes words to ban on the event loop, half a second for the most that a request may have."""
 
     async def main() -> list[float]:
-        turns, ended = GrammarTurns(1000), []
+        turns = GrammarTurns(1000)
+        ended: list[float] = []
 
         async def words(client: bytes) -> None:
             current.set(RequestContext(client=client))
