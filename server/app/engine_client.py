@@ -122,6 +122,8 @@ class RopeClient(vllm_adapter.AsyncLLM):
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if (grammar := getattr(params, "structured_outputs", None)) is not None:
             await self.turns.wait(vars(grammar))
+        if words := getattr(params, "bad_words", None):
+            await self.turns.wait_words(words)
         # A client's list of prompts enters one prompt in each turn of the event loop, beside those of other clients.
         client = context.client if (context := current.get()) is not None else b""
         async with self._entering.setdefault(client, asyncio.Lock()):

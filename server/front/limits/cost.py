@@ -34,10 +34,14 @@ _SEARCHED, SEARCHED = ("stop", "stop_sequences"), 64
 _SENT = ("cache_salt", "vllm_xargs", "kv_transfer_params", "chat_template_kwargs")
 # Fields with a grammar, by which vLLM's validation may already convert it.
 _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
+# Maximum bytes of a grammar times the sequences of its request, each of which takes it to the engine: 64 KiB for 1,024.
+GRAMMAR_BYTES = 64 << 20
 # Grammars, the last ones, whose compiled form vLLM is taken to have cached.
 CACHED = 1024
 # Maximum characters of a model's name, which vLLM repeats.
 LONGEST_NAME = 512
+# Seconds of a client's time for each byte of words to ban: twice what tokenizing it takes of the event loop.
+WORD = 2e-6
 # The validator of `n`: it also takes text, "1_000.0" too.
 _NUMBER = TypeAdapter(int)
 
@@ -51,7 +55,7 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
         return None
     if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
         return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
-    field, prompts = max(((name, _count(body.get(name))) for name in PROMPTS), key=lambda each: each[1])
+    field, prompts = max(((name, _count(name, body.get(name))) for name in PROMPTS), key=lambda each: each[1])
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
         # Several conversations (/v1/chat/completions/batch).
@@ -80,6 +84,9 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
             )
             return invalid_value((*place, name), text)
     for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _GRAMMARS):
+        if (size := _size(found) * prompts * answers) > GRAMMAR_BYTES:
+            text = f"Input should have at most {GRAMMAR_BYTES} bytes times the request's sequences, found {size}"
+            return invalid_value((*place, name), f"{text}; use a smaller grammar, or send several requests")
         seconds = grammar_seconds(found, limits.vocabulary) if isinstance(found, dict) else 0.0
         if (refusal := _grammar_excess((*place, name), seconds, prompts, limits)) is not None:
             return refusal
@@ -139,11 +146,11 @@ def _size(found: Any) -> int:
     return sum(map(_size, found)) if isinstance(found, list) else 1 if found is not None else 0
 
 
-def _count(value: Any) -> int:
-    """Return the number of prompts in a field's value; at least 1."""
+def _count(name: str, value: Any) -> int:
+    """Return the number of prompts in a field's value; at least 1. Objects are prompts, but parts of one in ``input``."""
     if not isinstance(value, list) or isinstance(value, TokenIds):
         return 1
-    return max(1, sum(isinstance(each, str | list) for each in value))
+    return max(1, sum(isinstance(each, str | list) or (isinstance(each, dict) and name != "input") for each in value))
 
 
 def answers_of(value: Any) -> int:
@@ -157,13 +164,15 @@ def answers_of(value: Any) -> int:
 class GrammarTurns:
     """Spreads a client's new grammars over time: one begins when the one before it has had its estimated seconds.
 
-    vLLM compiles grammars in the order in which they come, so a client's many would hold up everyone's.
+    vLLM compiles grammars in the order in which they come, so a client's many would hold up everyone's. It tokenizes words
+    to ban on the event loop, so those are spread too.
     """
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._free: dict[bytes, float] = {}  # when a client's last grammar has had its time
         self._starts: dict[int, float] = {}  # of the last grammars, by their hash
+        self._words: dict[bytes, float] = {}  # when a client's last words have had their time
 
     async def wait(self, grammar: Mapping[str, Any]) -> None:
         """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
@@ -178,3 +187,12 @@ class GrammarTurns:
                 if len(self._starts) > CACHED:
                     del self._starts[next(iter(self._starts))]
         await asyncio.sleep(self._starts.get(known, now) - now)
+
+    async def wait_words(self, words: list[str]) -> None:
+        """Wait for the current client's turn to have its ``bad_words`` tokenized."""
+        now, context = time.monotonic(), current.get()
+        if context is not None:
+            self._words = {client: free for client, free in self._words.items() if free > now}
+            start = self._words.get(context.client, now)
+            self._words[context.client] = start + WORD * _size(words)
+            await asyncio.sleep(start - now)

@@ -251,12 +251,20 @@ def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
         {"prompt": "a", "n": 1000, "vllm_xargs": {"a": ["x" * 1000]}},
         {"messages": [], "n": 1000, "kv_transfer_params": {"a": {"b": "x" * 1000}}},
         {"messages": [], "n": 1000, "chat_template_kwargs": {"a": "x" * 1000}},
+        {"messages": [], "n": 1000, "response_format": {"json_schema": {"schema": {"description": "x" * 100_000}}}},
     ],
 )
 def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any]) -> None:
     """Stop words are searched for at each token, and what goes to the engine goes there once for each sequence."""
     refusal = excess(body, LIMITS)
     assert refusal is not None and refusal.status == 400 and refusal.param in body
+
+
+def test_texts_and_images_to_score_are_counted() -> None:
+    items = [{"content": [{"type": "text", "text": "a"}]}] * 2000
+    refusal = excess({"queries": "a", "documents": items}, LIMITS)
+    assert refusal is not None and refusal.param == "documents"
+    assert excess({"input": items}, LIMITS) is None
 
 
 def test_four_stop_words_are_accepted_for_a_thousand_sequences() -> None:
@@ -283,3 +291,23 @@ def test_no_client_can_put_off_anothers_grammar() -> None:
         return time.monotonic() - started
 
     assert asyncio.run(main()) < 0.1
+
+
+def test_a_clients_many_words_leave_the_event_loop_to_others() -> None:
+    """vLLM tokenizes words to ban on the event loop, half a second for the most that a request may have."""
+
+    async def main() -> list[float]:
+        turns = GrammarTurns(1000)
+        ended: list[float] = []
+
+        async def words(client: bytes) -> None:
+            current.set(RequestContext(client=client))
+            await turns.wait_words(["a" * 50_000])
+            ended.append(time.monotonic() - started)
+
+        started = time.monotonic()
+        await asyncio.gather(*(words(client) for client in (b"a", b"a", b"a", b"b")))
+        return ended
+
+    first, other, second, third = asyncio.run(main())
+    assert max(first, other) < 0.09 < second < third - 0.05
