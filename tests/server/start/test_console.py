@@ -128,6 +128,21 @@ def test_a_terminal_has_one_line_of_progress_that_goes_when_others_come() -> Non
     assert lines[2].startswith("ropeswitch: loading weights")
 
 
+def test_a_log_that_grew_is_emptied_only_once_it_is_read_to_its_end() -> None:
+    run("""
+        held_log.MOST_BYTES = 1000
+        log = HeldLog()
+        os.write(2, b"x" * 1100)
+        assert len(log.read()) == 1100
+        os.write(2, b"late")
+        log.cut()
+        assert log.read() == b"late"
+        log.cut()
+        assert os.path.getsize(log.path) == 0
+        log.close(keep=False)
+    """)
+
+
 def test_a_running_server_s_log_is_shown_and_cut_also_without_its_name() -> None:
     done = run("""
         held_log.MOST_BYTES = 1000
