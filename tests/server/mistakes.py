@@ -71,7 +71,6 @@ MISTAKES = (
     Mistake(CHAT, b"{}", ("application/json",), None, headers=(("content-type", "text/plain"),)),
     Mistake(CHAT, b"[" * 100_000, ("not valid JSON",), None),
     Mistake(COMPLETIONS, b'["rope_factor_set"]', ("body: Input should be a valid dictionary",), None),
-    Mistake(COMPLETIONS, b'{"vllm_xargs": ["rope_factor_set"]}', ("vllm_xargs: Input should be",), "vllm_xargs"),
     Mistake(CHAT, b'{"model":' + b"[" * 300 + b"]" * 300 + b"}", ("at most 128",), "model"),
     Mistake(
         CHAT,

@@ -48,6 +48,7 @@ def test_right_requests_are_answered(server: Server, path: str) -> None:
 # Each was answered with 500, or broke its stream, before it was refused; and the field that the error names.
 ODD: tuple[tuple[str, dict[str, Any], str | None], ...] = (
     (COMPLETIONS, {"structured_outputs": [1]}, None),
+    (COMPLETIONS, {"vllm_xargs": ["rope_factor_set"]}, None),
     (CHAT, {"structured_outputs": "a"}, None),
     (CHAT, {"tools": [{}], "tool_choice": {"type": "function", "function": {"name": "f"}}}, None),
     ("/invocations", {"tools": [{}], "tool_choice": {"function": {"name": "f"}}}, None),
