@@ -34,7 +34,7 @@ LIKE_A_MARK = re.compile(r"# (?:needs?|takes?)\b[^\n]*\n")
 EXECUTED_BY = {
     "make demo": "tests/models/demo/test_served.py::test_it_answers_the_question_of_the_page",
     '"model": "smollm2"': "tests/models/demo/test_served.py::test_it_answers_the_question_of_the_page",
-    "serve MODEL --factors llama2.json\n": "tests/server/test_accepted_flags.py::test_a_ladder_comes_from_a_file_and_sets_the_length",
+    "serve MODEL --factors llama2.json\n": "tests/server/test_accepted_flags.py::test_a_ladder_comes_from_a_file",
     "serve --ssl-certfile tls.crt": "tests/server/test_front.py::test_keys_from_the_flag_and_the_file",
     """serve models/longrope-mini --kv-cache-memory-bytes 1G --enforce-eager \\
   --additional-config""": "tests/server/test_vllm_serve.py::test_each_prompt_is_rotated_with_its_own_set",
