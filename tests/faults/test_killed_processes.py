@@ -59,7 +59,7 @@ def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("flags", [[], [*TWO, "--shutdown-timeout", "60"]], ids=["one", "two that drain"])
+@pytest.mark.parametrize("flags", [[], TWO, [*TWO, "--shutdown-timeout", "60"]], ids=["one", "two", "two that drain"])
 def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
     with running(tmp_path, *SERVED, *FLAGS, *flags, command=None if flags else PROGRAM) as server:
         clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]

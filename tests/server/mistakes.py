@@ -70,8 +70,6 @@ MISTAKES = (
     Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("not valid JSON", "utf-8"), None),
     Mistake(CHAT, b"{}", ("application/json",), None, headers=(("content-type", "text/plain"),)),
     Mistake(CHAT, b"[" * 100_000, ("not valid JSON",), None),
-    Mistake(COMPLETIONS, b'["rope_factor_set"]', ("body: Input should be a valid dictionary",), None),
-    Mistake(COMPLETIONS, b'{"vllm_xargs": ["rope_factor_set"]}', ("vllm_xargs: Input should be",), "vllm_xargs"),
     Mistake(CHAT, b'{"model":' + b"[" * 300 + b"]" * 300 + b"}", ("at most 128",), "model"),
     Mistake(
         CHAT,
@@ -138,7 +136,6 @@ MISTAKES = (
     # Too long, on every route.
     wrong(CHAT, "1024 tokens|reduce", "input_tokens", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "input_tokens", LONG, prompt=[5] * 2000),
-    wrong(COMPLETIONS, "1024 tokens|reduce", "input_tokens", LONG, prompt=["a", "x" * 3000], stream=True),
     wrong(COMPLETIONS, "max_tokens must be at least 1", "max_tokens", prompt=[5] * 1024),
     wrong(RESPONSES, "1024 tokens|reduce", "input_tokens", LONG, input="a" * 2000),
     wrong(MESSAGES, "1024 tokens|reduce", None, LONG, messages=messages("user", "a" * 2000)),

@@ -57,7 +57,7 @@ class Log:
         return line
 
 
-def generate(server: Server, prompt: int, tokens: int, **more: Any) -> Any:
+def generate(server: Server, prompt: int, tokens: int, /, **more: Any) -> Any:
     body = {"model": MODEL, "prompt": [5 + i % 200 for i in range(prompt)], "max_tokens": tokens, "ignore_eos": True}
     return server.post("/v1/completions", body | {"temperature": 0} | more)
 

@@ -120,7 +120,7 @@ def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(started:
     assert (args.served_model_name, args.kv_cache_memory_bytes) == (["longrope-mini"], 1 << 30)
 
 
-def test_a_ladder_comes_from_a_file_and_sets_the_length(started: Started, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path: Path) -> None:
     sets = [
         {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
         for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))

@@ -1,6 +1,9 @@
 """Keys, limits, TLS and the shape of errors on real servers, as the official client and raw sockets meet them."""
 
+import asyncio
 import json
+import random
+import select
 import socket
 import ssl
 import threading
@@ -15,9 +18,10 @@ import openai
 import pytest
 
 from ropeswitch.server.front.limits.keys import digest
+from ropeswitch.server.metrics import queue_metrics
 from tests.server.asking import wait_until
 from tests.server.checkpoint import MAXIMUM
-from tests.server.conftest import MODEL
+from tests.server.conftest import CONCURRENT, MODEL
 from tests.server.front.certificates import certificate
 from tests.server.metrics.ladders import total, values
 from tests.server.running import ENGINE, Server, running
@@ -285,3 +289,66 @@ def test_a_chat_does_not_wait_for_another_client_s_list(server: Server) -> None:
                 chats[0].start()
         chats[0].join()
     assert finished == 150 and at[0] <= 14
+
+
+@pytest.mark.full
+def test_nothing_is_left_of_a_thousand_requests(server: Server) -> None:
+    """Of all kinds, answered, refused and left by their clients at every stage: the server's own counts return to zero."""
+    rng = random.Random(3)
+    chat = {"messages": [{"role": "user", "content": "b" * 20}], "max_tokens": 4}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/completions", {"prompt": "a" * 20, "max_tokens": 8}),
+        ("/v1/completions", {"prompt": [5] * 300, "max_tokens": 30, "stream": True}),
+        ("/v1/completions", {"prompt": ["a" * 20, "b" * 300, [5] * 40], "max_tokens": 4, "n": 2}),
+        ("/v1/completions", {"prompt": "a" * 250, "max_tokens": 20, "stream": True}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 2, "n": 2, "use_beam_search": True}),
+        ("/v1/completions", {"prompt": [5] * 2000}),
+        ("/v1/completions", {"prompt": "a", "temperature": -1}),
+        ("/v1/chat/completions", chat),
+        ("/v1/chat/completions", chat | {"stream": True, "max_tokens": 30}),
+        ("/v1/responses", {"input": "a" * 20, "max_output_tokens": 16}),
+        ("/v1/responses", {"input": "a" * 300, "max_output_tokens": 16, "stream": True}),
+        ("/v1/messages", chat),
+        ("/tokenize", {"prompt": "a"}),
+        ("/nothing", {}),
+    ]
+    statuses: dict[int, int] = {}
+    left = 0
+
+    async def one(client: httpx2.AsyncClient, gate: asyncio.Semaphore) -> None:
+        nonlocal left
+        path, body = rng.choice(kinds)
+        # Some leave at once, some in the prefill, some in the stream, some in a switch.
+        patience = rng.choice([0.0, 0.01, 0.05, 0.2]) if rng.random() < 0.4 else 60
+        async with gate:
+            try:
+                answer = await asyncio.wait_for(client.post(path, json=body | {"model": MODEL}), patience)
+            except TimeoutError:
+                left += 1
+            else:
+                statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
+
+    async def run() -> None:
+        gate = asyncio.Semaphore(24)
+        async with httpx2.AsyncClient(base_url=server.url, timeout=60) as client:
+            await asyncio.gather(*(one(client, gate) for _ in range(1000)))
+
+    asyncio.run(run())
+    assert set(statuses) == {200, 400, 404} and left > 100, (statuses, left)
+    queued = {queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0]}
+
+    def left_queued() -> float:
+        found = values(server.get("/metrics").text)
+        return sum(value for (name, _), value in found.items() if name in queued)
+
+    wait_until(lambda: left_queued() == 0, time.monotonic(), "an empty queue", 20)
+    # As many requests as the limit allows are accepted, and one more is not.
+    sent = head("any", "content-length: 100")
+    opened = [socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1]))) for _ in range(CONCURRENT)]
+    for connection in opened:
+        connection.sendall(sent)
+    refusals = lambda: server.post("/tokenize", {"model": MODEL, "prompt": "a"}).status == 429  # noqa: E731
+    wait_until(refusals, time.monotonic(), "the limit of concurrent requests", 20)
+    assert select.select(opened, [], [], 0)[0] == []
+    for connection in opened:
+        connection.close()

@@ -47,6 +47,17 @@ def test_a_long_body_gives_the_answer_of_a_short_one(server: Server, options: di
         assert tokens(long) == tokens(short)
 
 
+@pytest.mark.full
+def test_many_token_ids(server: Server) -> None:
+    # 64 prompts of 1,000 make a quarter of a megabyte, which is parsed in slices.
+    prompts = [[1 + (i * step) % 250 for i in range(1000)] for step in range(64)]
+    body = {"model": MODEL, "prompt": prompts, "max_tokens": 1, "temperature": 0}
+    answer = server.post("/v1/completions", padded(**body))
+    assert answer.json["usage"]["prompt_tokens"] == 64_000
+    again = server.post("/v1/completions", {**body, "prompt": prompts[5:7]})
+    assert [each["text"] for each in again.json["choices"]] == [each["text"] for each in answer.json["choices"][5:7]]
+
+
 @pytest.mark.parametrize(
     ("prompt", "code"),
     [

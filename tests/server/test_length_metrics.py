@@ -158,7 +158,6 @@ def test_every_route_that_runs_prompts_is_counted(server: Server) -> None:
 def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     documented = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", page, re.MULTILINE))
-    assert generate(server, 250, 20).status == 200
     text = server.get("/metrics").text
     assert dict(re.findall(r"^# TYPE (ropeswitch_\w+) (\w+)$", text, re.MULTILINE)) == documented
     queue = (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0])
@@ -170,10 +169,15 @@ def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
         assert {key for key, _ in has} - {"le"} == labels.get(name, {*LABELS[:2]}), name
     # Whatever other tests have asked of this server.
     assert len(found) <= MOST_SERIES
-    # The scheduler's gauges, which are read when they are asked for; nothing waits.
+
+
+def test_the_scheduler_s_gauges_are_those_of_the_moment_and_nothing_waits(server: Server) -> None:
+    assert generate(server, 250, 20).status == 200
+    found = scrape(server)
     target, error, next_set, remaining = (
         total(found, name, model_name=MODEL, engine="0") for name, _ in GAUGES.values()
     )
     assert 0.02 <= target < 60 and error > 0 and next_set >= 0 and remaining == 0
+    queue = (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0])
     queued = [total(found, name, length_class=each, model_name=MODEL) for name in queue for each in ("short", "long")]
     assert queued == [0.0] * 4

@@ -64,12 +64,13 @@ def ended(asking: Asking, killed: float) -> None:
 
 
 @pytest.mark.full
-def test_while_it_decodes(server: Server) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_while_it_decodes(server: Server, rank: int) -> None:
     """The stream ends with an error event in OpenAI's shape; a request beside it gets a 5xx."""
     stream, beside = Asking(server, DECODE | {"stream": True}), Asking(server, DECODE)
     while len(stream.lines) <= 20:
         time.sleep(0.05)
-    killed = lose(server, 1)
+    killed = lose(server, rank)
     ended(stream, killed)
     assert stream.events[0]["object"] == "text_completion"
     assert stream.events[-1]["error"]["type"] == "server_error" and stream.events[-1]["error"]["message"]
@@ -78,10 +79,17 @@ def test_while_it_decodes(server: Server) -> None:
 
 
 @pytest.mark.full
-def test_while_it_prefills(server: Server) -> None:
+@pytest.mark.parametrize("rank", [0])
+def test_while_it_prefills(server: Server, rank: int) -> None:
     asking = Asking(server, PREFILL)
     time.sleep(0.3)
     assert not asking.ended
-    killed = lose(server, 0)
+    killed = lose(server, rank)
     ended(asking, killed)
     assert asking.status == 500 and asking.error["message"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rank", [1])
+def test_while_it_is_idle(server: Server, rank: int) -> None:
+    lose(server, rank)
