@@ -163,6 +163,7 @@ def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
     queue = (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0])
     labels = {each.name: {*each.labels} for each in INSTRUMENTS} | {REJECTIONS: {*REJECTIONS_LABELS}}
     labels |= {name: {*queue_metrics.LABELS} for name in queue} | {POLICY: {*POLICY_LABELS}}
+    labels[queue_metrics.DROPPED[0]] = {"model_name"}
     found = values(text)
     for name, has in found:
         name = re.sub("_(bucket|sum|count)$", "", name)
