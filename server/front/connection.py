@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope
 
 from ropeswitch.server.front import refusal as refusals
 from ropeswitch.server.front.body import declared_length
-from ropeswitch.server.front.limits.shares import client_at
+from ropeswitch.server.front.limits.keys import client_at
 from ropeswitch.server.front.refusal import Refusal, refusal_body, refused
 from ropeswitch.server.front.state import FrontState
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 
 _TYPES = {
     401: "authentication_error",

@@ -18,9 +18,8 @@ from ropeswitch.server.front.flags import (
     CostLimits,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.keys import KeyRing, bearer
+from ropeswitch.server.front.limits.keys import KeyRing, Shares, bearer, client_at
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
-from ropeswitch.server.front.limits.shares import Shares, client_at
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_headers
 
 # Header of a request's ID; vLLM adds it to the responses of its handlers.

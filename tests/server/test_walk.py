@@ -15,9 +15,15 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A file of ours by its path from the root.
 NAME = re.compile(r"`((?:server|model_patches|kernels|factors)/[\w/]+\.py)`")
 FOLDERS = ("factors/", "kernels/", "model_patches/", "server/")
-# The status page's history is written and the engines are asked every few seconds, and the log passes through the console,
-# whatever is asked.
-BESIDES = ("server/ui/", "server/start/", "server/app/health.py", "server/app/engine_utilities.py")
+# Whatever is asked, the status page's history and gauges are written and the engines are asked every few seconds, and the log
+# passes through the console.
+BESIDES = (
+    "server/ui/",
+    "server/start/",
+    "server/app/health.py",
+    "server/app/engine_utilities.py",
+    "server/metrics/queue_metrics.py",
+)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,9 @@ def separate_long_prompts(renderer: Any, max_model_len: int, too_long: Callable[
     """Make a ``BaseRenderer`` tokenize long texts on other threads, and check only the range of token IDs that we parsed.
 
     Raises what ``too_long`` makes of a limit in characters for a text that is longer than any prompt of ``max_model_len``
-    tokens. Upstream makes the attribute ``_tokenize_prompt_async`` from a method and an executor.
+    tokens, unless it is to be truncated.
+
+    Upstream makes the attribute ``_tokenize_prompt_async`` from a method and an executor.
     """
     validate, tokenize = renderer.validate_token_ids, renderer._tokenize_prompt_async
     threads = [ThreadPoolExecutor(1, "tokenize-long"), ThreadPoolExecutor(1, "tokenize-very-long")]
@@ -39,7 +41,8 @@ def separate_long_prompts(renderer: Any, max_model_len: int, too_long: Callable[
     async def tokenize_prompt(prompt: Any, params: Any) -> Any:
         if (length := len(prompt["prompt"])) <= LONG:
             return await tokenize(prompt, params)
-        if length > (most := max_model_len * renderer.get_tokenizer().max_chars_per_token):
+        most = max_model_len * renderer.get_tokenizer().max_chars_per_token
+        if length > most and params.truncate_prompt_tokens is None:
             raise too_long(most)
         thread, context = int(length > VERY_LONG), current.get()
         turn = turns.setdefault((thread, context.client if context is not None else b""), asyncio.Lock())

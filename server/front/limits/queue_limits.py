@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ropeswitch.server.front.context import RequestContext, Ticket, current
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 from ropeswitch.server.front.refusal import (
     Refusal,
     RefusedError,

@@ -19,7 +19,7 @@ from ropeswitch.server.front.access_log import AccessLog, Names, fields
 from ropeswitch.server.front.context import Asked, Entered, RequestContext, Sent, current
 from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 from ropeswitch.server.front.refusal import RefusedError, prompt_too_long, queue_full
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track

@@ -20,7 +20,7 @@ from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 from ropeswitch.server.front.refusal import FAULT, RefusedError, converted, prompt_too_long
 from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, server_parts
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.server.front.limits.keys import digest
-from ropeswitch.server.front.limits.shares import Shares, client_at
+from ropeswitch.server.front.limits.keys import Shares, client_at, digest
 
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 2000), st.booleans()), max_size=60)
 

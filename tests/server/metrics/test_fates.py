@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import current
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.metrics.instruments import REASONS
 from ropeswitch.server.metrics.length_metrics import LengthMetrics

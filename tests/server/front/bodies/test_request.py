@@ -19,7 +19,7 @@ from ropeswitch.server.front.bodies import request as module
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
-from ropeswitch.server.front.limits.shares import Shares
+from ropeswitch.server.front.limits.keys import Shares
 
 
 class Other(BaseModel):
