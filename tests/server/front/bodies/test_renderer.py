@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,13 +48,15 @@ def renderer(monkeypatch: pytest.MonkeyPatch) -> Renderer:
 def test_long_texts_are_tokenized_apart_up_to_the_longest_prompt(renderer: Renderer) -> None:
     most = 1000 * renderer.tokenizer.max_chars_per_token
 
-    def tokenized(length: int) -> Any:
-        return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, None))
+    def tokenized(length: int, cut: int | None = None) -> Any:
+        params = SimpleNamespace(truncate_prompt_tokens=cut)
+        return asyncio.run(renderer._tokenize_prompt_async({"prompt": "a" * length}, params))
 
     assert tokenized(10) == "upstream" and tokenized(11).startswith("tokenize-long")
     assert tokenized(most).startswith("tokenize-very-long")
     with pytest.raises(ValueError, match=str(most)):
         tokenized(most + 1)
+    assert tokenized(most + 1, cut=5).startswith("tokenize-very-long")
 
 
 def test_one_clients_long_texts_do_not_hold_up_anothers(renderer: Renderer) -> None:
