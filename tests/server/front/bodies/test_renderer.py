@@ -29,7 +29,7 @@ class Renderer(HfRenderer):
         return "upstream"
 
     def _tokenize_prompt(self, prompt: Any, params: Any) -> Any:
-        time.sleep(params or 0)
+        time.sleep(params if isinstance(params, float) else 0)
         return threading.current_thread().name
 
     def validate_token_ids(self, token_ids: Any, *, parameter: str | None = None) -> None:
