@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 UTILITY = "is_scheduler_paused"
 # Seconds between an answer and the next question, while requests are in flight.
 SECONDS = 1.0
-# Without --stall-timeout: an engine stalls after so many of its longest steps, and at least so many seconds.
+# Default of --stall-timeout: this multiple of the longest step so far, and a minimum in seconds.
 STEPS = 10
 LEAST_SECONDS = 60.0
 # A server that has stalled for so many timeouts does not recover by itself.

@@ -1,4 +1,4 @@
-"""The script of ``helm test`` against a server that counts words and replies as it is told."""
+"""The script of ``helm test`` against a scripted server that counts words."""
 
 import json
 import subprocess

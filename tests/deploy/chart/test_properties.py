@@ -87,7 +87,7 @@ def test_the_schemas_refuse_an_unknown_field() -> None:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """Refuses a key that is there twice, as kustomize does."""
+    """Refuses a duplicate key, as kustomize does."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key) for key, _ in node.value]

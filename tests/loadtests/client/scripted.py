@@ -1,4 +1,4 @@
-"""A server that answers as it is told to: what the client does with delays, errors and lost connections is tested with it.
+"""A scripted server, for tests of the client with delays, errors and lost connections.
 
 Its tokens are words and marks, each with the space before it. It tells the pass key that it finds in a prompt.
 """
@@ -29,7 +29,7 @@ class Reply:
     before: float = 0.0  # seconds until the first one
     between: float = 0.0  # seconds between two
     cut_after: int | None = None  # tokens after which the connection is lost
-    broken_after: int | None = None  # tokens after which an error is told in the stream
+    broken_after: int | None = None  # tokens after which the stream ends with an error event
     text: str | None = None  # None for the pass key
     prompt_tokens_off: int = 0  # added to the count of the prompt's tokens
 

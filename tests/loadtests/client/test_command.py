@@ -1,4 +1,4 @@
-"""``ropeswitch loadtest`` against a server that answers as it is told to."""
+"""``ropeswitch loadtest`` against a scripted server."""
 
 import itertools
 import threading
