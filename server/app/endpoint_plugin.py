@@ -5,6 +5,7 @@ vLLM loads it only if ``VLLM_PLUGINS`` names it, and the ``ropeswitch`` command 
 """
 
 import asyncio
+import logging
 from argparse import Namespace
 from functools import partial
 from typing import Any
@@ -88,6 +89,8 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         RegistryError: when vLLM's server is not the one that we wrap.
         UsageError: when the API key file has become unreadable.
     """
+    # A package that vLLM's SageMaker routes import sets the root logger to ERROR, which would hide our warnings.
+    logging.getLogger("ropeswitch").setLevel(logging.WARNING)
     require(SERVER_PATCHES, UPSTREAM_TEXTS)
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None or not isinstance(engine_client, RopeClient):
