@@ -84,6 +84,7 @@ class RequestContext:
     key: bytes | None = None  # digest of its API key; None if it needs none
     client: bytes = b""  # `state.client_digest`: whose share it uses
     sequences: int = 0  # that count towards its client's limit
+    held_bytes: int = 0  # of its long body, until its response has ended: a stream's handler keeps it
     request_id: bytes | None = None  # for its response's headers
     keeps_prompts: bool = False  # whether to log its prompts
     asked: Asked = Asked()

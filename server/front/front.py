@@ -87,6 +87,7 @@ class Front:
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
+            front.held_bodies.add(context.client, -context.held_bytes)
             front.queue.end(context)
 
     async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:

@@ -46,18 +46,18 @@ class LongRequest(Request):
     context: RequestContext
     # Whether only the first token ID of a prompt is validated: a million take 40 ms, and the parser checks them.
     takes_samples: bool
-    _size = _held = 0
+    _size = 0
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives, and count it if it is long; 503 if its client's share of the memory is used up."""
-        held, client = self.parts.front.held_bodies, self.context.client
+        held, context = self.parts.front.held_bodies, self.context
         async for chunk in super().stream():
             self._size += len(chunk)
-            more = self._size - self._held if self._size > LONG else 0
-            if more > held.room(client):
+            more = self._size - context.held_bytes if self._size > LONG else 0
+            if more > held.room(context.client):
                 raise self._refused(bodies_too_many(held))
-            held.add(client, more)
-            self._held += more
+            held.add(context.client, more)
+            context.held_bytes += more
             yield chunk
 
     async def body(self) -> bytes:
@@ -66,10 +66,6 @@ class LongRequest(Request):
             # Joining a long body takes milliseconds, and ten may arrive at the same time.
             self._body = await asyncio.to_thread(b"".join, chunks) if self._size > LONG else b"".join(chunks)
         return self._body
-
-    def release(self) -> None:
-        """Release this body's share of the memory limit, when the request's handler is done."""
-        self.parts.front.held_bodies.add(self.context.client, -self._held)
 
     async def json(self) -> Any:
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
@@ -158,8 +154,6 @@ class LongRoute(APIRoute):
                     raise long.context.refuse(RefusedError(refusal)) from error
                 long.context.error = shorten(error)
                 raise
-            finally:
-                long.release()
 
         return handle
 

@@ -2,17 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import Request
+from fastapi.responses import StreamingResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ropeswitch.server.front import body as body_module
+from ropeswitch.server.front.bodies import request as request_module
+from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.body import declared_length
-from tests.server.front.parts import app_behind, ask, error_of, parts, run_raw
+from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, parts, run_raw
 
 LIMIT = 10
 
@@ -52,6 +57,46 @@ def test_the_limit_itself_is_allowed_and_one_more_is_not(tmp_path: Path) -> None
     # A body that could never be held is as large.
     app = app_behind(parts(tmp_path, max_body_bytes=3 * LIMIT, max_held_body_bytes=2 * LIMIT)[0])
     assert ask(app, "POST", "/v1/length", content=b"x" * (LIMIT + 1)).status_code == 413
+
+
+def test_a_clients_bodies_hold_no_more_than_their_share_until_their_answers_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the limit at most, so another client's body finds room; a short one always does."""
+    monkeypatch.setattr(request_module, "LONG", 1000)
+    front = parts(tmp_path, keys=["key", "other"], max_held_body_bytes=16000)[0]
+    app, streamed = app_behind(front), asyncio.Event()
+
+    @app.post("/v1/stream")
+    async def stream(request: Request) -> StreamingResponse:
+        await request.body()
+
+        async def answer() -> AsyncIterator[str]:
+            yield "a"
+            await streamed.wait()
+
+        return StreamingResponse(answer())
+
+    read_long_bodies(app)
+
+    async def run() -> None:
+        async with client_of(app) as client:
+
+            async def post(size: int, key: str = "key", path: str = "/v1/length") -> httpx.Response:
+                return await client.post(path, content=b"a" * size, headers=bearer(key))
+
+            refused = await post(8001)
+            assert refused.status_code == 413 and "8000 bytes" in error_of(refused)["message"]
+            streaming = asyncio.create_task(post(7000, path="/v1/stream"))
+            while not front.held_bodies.held:
+                await asyncio.sleep(0)
+            statuses = [(await post(*each)).status_code for each in ((1100,), (900,), (4000, "other"))]
+            assert statuses == [503, 200, 200]
+            streamed.set()
+            assert (await streaming).status_code == 200
+            assert not front.held_bodies.held
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("received", "closed"), [([], False), ([b"a", b"bc"], True)])
