@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
 from ropeswitch.model_patches.switch.engine import patching
@@ -23,6 +22,7 @@ from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
 from ropeswitch.server.front.limits.cost import GrammarTurns, prompt_excess
+from ropeswitch.server.front.limits.keys import Turns
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import shorten
 from ropeswitch.server.metrics.outputs import WatchedOutputs
@@ -95,7 +95,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._entering: WeakValueDictionary[bytes, asyncio.Lock] = WeakValueDictionary()
+        self._entering = Turns()
 
     def waits(self, request_id: str) -> bool | None:
         """Whether any answer of a request still waits for its prompt to be computed; None if the ID is unknown."""
@@ -124,15 +124,13 @@ class RopeClient(vllm_adapter.AsyncLLM):
             await self.turns.wait(vars(grammar))
         if words := getattr(params, "bad_words", None):
             await self.turns.wait_words(words)
-        # A client's list of prompts enters one prompt in each turn of the event loop, beside those of other clients.
-        client = context.client if (context := current.get()) is not None else b""
-        async with self._entering.setdefault(client, asyncio.Lock()):
-            await asyncio.sleep(0)
-            try:
-                return await super().add_request(request_id, prompt, params, *args, **kwargs)
-            except Exception as error:
-                shorten(error)
-                raise
+        # A client's list of prompts enters a few at a time, between those of other clients.
+        await self._entering.wait(context.client if (context := current.get()) is not None else b"")
+        try:
+            return await super().add_request(request_id, prompt, params, *args, **kwargs)
+        except Exception as error:
+            shorten(error)
+            raise
 
     def shutdown(self, timeout: float | None = None) -> None:
         LIFE.leave(self)

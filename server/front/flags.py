@@ -19,7 +19,7 @@ MEDIA_VARIABLE = "VLLM_MEDIA_CONNECTOR"
 # Default limit on a client's tokens in flight, as a multiple of the tokens that may wait in the longest class.
 TOKENS_PER_KEY = 4
 BODY_SECONDS = 60.0
-SEQUENCES = 1024
+SEQUENCES = 2048
 # Pixels of a request's images: 22 photographs of 12 megapixels, 768 MiB as RGB.
 PIXELS = 1 << 28
 # Words' bytes and token IDs that a request may list, times its sequences: a microsecond each on the event loop.
@@ -43,13 +43,14 @@ _COUNT = flag(whole, 1, 2**53)
 
 @dataclass(frozen=True)
 class CostLimits:
-    """Limits on what one request may start (``limits/cost.py``), and the model's vocabulary in tokens."""
+    """Limits on what one request may start (``limits/cost.py``); the model's vocabulary and longest sequence in tokens."""
 
     sequences: int = SEQUENCES
     constraints: int = CONSTRAINTS
     grammar_seconds: float = GRAMMAR_SECONDS
     logprobs: int = LOGPROBS
     vocabulary: int = 0
+    longest: int = 1 << 62
 
 
 DEFAULT_COST = CostLimits()
@@ -128,7 +129,7 @@ def add(parser: Any) -> None:
         (
             "constraints",
             CONSTRAINTS,
-            "bytes of stop and bad words, and token IDs of logit_bias, times a request's sequences",
+            "bytes of words, token IDs and other fields that are sent with each sequence of a request",
         ),
         (
             "logprobs-per-request",

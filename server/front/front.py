@@ -83,6 +83,9 @@ class Front:
             await answer.refuse(error.refusal)
             return
         try:
+            if context.sequences:
+                # Of a client's burst, a few requests begin in each turn of the event loop.
+                await front.turns.wait(context.client)
             await self._app(parts, scope, path, body, answer)
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:

@@ -18,7 +18,7 @@ from ropeswitch.server.front.flags import (
     CostLimits,
     FrontConfig,
 )
-from ropeswitch.server.front.limits.keys import KeyRing, Shares, bearer, client_at
+from ropeswitch.server.front.limits.keys import KeyRing, Shares, Turns, bearer, client_at
 from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass, Waits
 from ropeswitch.server.front.refusal import NO_KEY, WRONG_KEY, Refusal, RefusedError, too_many_headers
 
@@ -90,6 +90,7 @@ class FrontState:
     max_body_bytes: int
     held_bodies: Shares  # bytes of long bodies in flight
     connections: Shares
+    turns: Turns
     body_timeout: float  # longest pause between two parts of a body, in seconds
     cost_limits: CostLimits
     max_headers: int
@@ -176,7 +177,8 @@ def build(
         held_bodies=held_bodies,
         # A gateway is one address, so one alone may have 7/8 of them.
         connections=Shares("--max-connections", config.max_connections, weight=7),
+        turns=Turns(),
         body_timeout=config.body_timeout,
-        cost_limits=replace(config.cost, vocabulary=vocabulary),
+        cost_limits=replace(config.cost, vocabulary=vocabulary, longest=max_model_len),
         max_headers=config.max_headers,
     )

@@ -61,7 +61,7 @@ async def many_sequences(attacker: Attacker) -> None:
     """Ask for 16.7 million sequences in 5 KB, then for as many as one request may have."""
     await attacker.post(COMPLETIONS, prompt=["a"] * 1024, n=16384, max_tokens=1)
     await attacker.post(COMPLETIONS, prompt=["a"] * 1024, n=1, max_tokens=1)
-    await attacker.chat(n=1024, max_tokens=1)
+    await attacker.chat(n=2048, max_tokens=1)
 
 
 async def large_schema(attacker: Attacker) -> None:

@@ -110,9 +110,10 @@ MISTAKES = (
     wrong(RESPONSES, "1000000000|1024|fewer", "max_output_tokens", LONG, max_output_tokens=10**9),
     wrong(CHAT, "0|at least 1", None, n=0),
     # More than the server starts for one request, on every route that has the field.
-    wrong(COMPLETIONS, "at most 1024 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
-    wrong(COMPLETIONS, "at most 1024 sequences|1025", "prompt", prompt=["a"] * 1025),
-    wrong(CHAT, "at most 1024 sequences|1025|--max-sequences-per-request", "n", n=1025, use_beam_search=True),
+    wrong(COMPLETIONS, "at most 2048 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
+    wrong(CHAT, "at most 524288 values", None, metadata=[[]] * 524_288),
+    wrong(COMPLETIONS, "at most 2048 sequences|2049", "prompt", prompt=["a"] * 2049),
+    wrong(CHAT, "at most 2048 sequences|2049|--max-sequences-per-request", "n", n=2049, use_beam_search=True),
     wrong(CHAT, "at most 524288 bytes", "bad_words", bad_words=["ab " * 1000] * 200),
     wrong(COMPLETIONS, "at most 524288 bytes", "stop", stop=["a" * 530_000]),
     wrong(MESSAGES, "at most 524288 bytes", "stop_sequences", stop_sequences=["a" * 530_000]),

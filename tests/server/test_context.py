@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import pytest
 from vllm import PoolingParams, SamplingParams
@@ -16,7 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.bodies.contents import names_output_limit
 from ropeswitch.server.front.context import Asked, RequestContext, current
-from ropeswitch.server.front.limits.keys import KeyRing, digest
+from ropeswitch.server.front.limits.keys import AT_ONCE, KeyRing, Turns, digest
 from ropeswitch.server.front.refusal import RefusedError, body_too_large, listeners, prompt_too_long
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
@@ -129,7 +128,7 @@ def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest
 
     monkeypatch.setattr(AsyncLLM, "add_request", upstream)
     client: Any = RopeClient.__new__(RopeClient)
-    client._entering = {}
+    client._entering = Turns()
     with pytest.raises(VLLMValidationError) as raised:
         asyncio.run(client.add_request("r1", {}, SamplingParams()))
     assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
@@ -323,5 +322,5 @@ def test_a_list_of_prompts_leaves_every_turn_of_the_loop_to_others(monkeypatch: 
 
     monkeypatch.setattr(AsyncLLM, "add_request", upstream)
     engine_client: Any = RopeClient.__new__(RopeClient)
-    engine_client._entering = WeakValueDictionary()
-    assert max(asyncio.run(check())) <= 2 and entered.index("b") < 3 and not engine_client._entering
+    engine_client._entering = Turns()
+    assert max(asyncio.run(check())) <= AT_ONCE + 1 and entered.index("b") <= AT_ONCE

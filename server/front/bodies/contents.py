@@ -17,9 +17,14 @@ from ropeswitch.server.front.refusal import Refusal, invalid_body
 DEPTH = 128
 # Maximum number of messages, further parts of messages, tools and documents; validating each takes 2 to 300 microseconds.
 PARTS = 20_000
+# An item of ``input`` counts as so many: the Responses API has many types of them, and validation tries each.
+ITEM = 4
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
-TOO_MANY = f"Input should have at most {PARTS} messages, parts of messages, tools and documents in all"
+TOO_MANY = (
+    f"Input should have at most {PARTS} messages, parts of messages, tools and documents in all; an item of input counts "
+    f"as {ITEM}"
+)
 TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
 # Maximum characters of a name in a path.
@@ -102,7 +107,8 @@ def _parts(values: list[Any], place: Place) -> int:
         return max(len(values) - 1, 0)
     # A prompt's token IDs, a list in a list of prompts, are checked when they are parsed.
     ids = isinstance(place[-1], int) and place[0] in ("prompt", "input", "items")
-    return sum(isinstance(each, dict) or (ids and not isinstance(each, int)) for each in values)
+    found = sum(isinstance(each, dict) or (ids and not isinstance(each, int)) for each in values)
+    return found * ITEM if place == ("input",) else found
 
 
 def _of_scalar(value: Any, place: Place) -> Refusal | None:

@@ -5,6 +5,7 @@ token IDs. So long objects and arrays are split first, and a long array of token
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,10 @@ NUMBER = 64
 # Depth to which objects and arrays are split: a message's text is at the sixth level.
 DEPTH = 6
 SPACE = b" \t\r\n"
+# Maximum values of a body, names included and whole numbers left out: 20,000 messages of ten tool calls have 400,000.
+VALUES = 1 << 19
+# Bodies of more bytes may have more values: each has a comma too.
+LARGE = 2 * VALUES
 # Body fields in which routes accept the token IDs of prompts.
 PROMPTS = ("prompt", "tokens", "token_ids")
 
@@ -26,6 +31,9 @@ _Object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _Array = msgspec.json.Decoder(list[msgspec.Raw])
 _Ids = msgspec.json.Decoder(list[int])
 _Anything = msgspec.json.Decoder()
+_TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+# Characters outside of strings of which each other value has at least one.
+_VALUE = b"[{.eEn"
 
 
 class TokenIds(list[int]):
@@ -64,15 +72,32 @@ def parse(body: bytes) -> Any:
     """Return what ``json.loads`` returns, but with long lists of prompt token IDs as :class:`TokenIds`.
 
     Raises:
-        json.JSONDecodeError: for a body that is not JSON.
-        UnicodeDecodeError: for an encoding that JSON does not allow.
+        ValueError: for a body that is not JSON, or is more than :data:`LARGE` and not strict JSON in UTF-8.
         RecursionError: for a body that is nested too deeply.
     """
     try:
         return _value(memoryview(body.strip(SPACE)), DEPTH)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if len(body) > LARGE:
+            raise ValueError(str(error)) from error
         # For what only msgspec rejects, such as NaN and invalid Unicode, and for the exact place of an error.
         return json.loads(body)
+
+
+def has_too_many_values(body: bytes) -> bool:
+    """Whether a body has more than :data:`VALUES`, of which a message of 64 MiB can have millions; decodes nothing."""
+    found, at = 0, 0 if len(body) > LARGE else len(body)
+    while found <= VALUES and at < len(body):
+        quote = body.find(b'"', at, at + PIECE)
+        between = body[at : quote if quote >= 0 else at + PIECE]
+        found += len(between) - len(between.translate(None, _VALUE)) + (quote >= 0)
+        at += len(between) + (quote >= 0)
+        while quote >= 0 and body[at : at + 1] not in (b'"', b""):
+            text = _TEXT.match(body, at, at + PIECE)
+            # No text follows a backslash at the end of the body.
+            at = text.end() if text is not None and text.end() > at else len(body)
+        at += quote >= 0
+    return found > VALUES
 
 
 def _value(raw: memoryview, depth: int, ids: bool = False) -> Any:

@@ -23,7 +23,7 @@ from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.bodies import progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
 from ropeswitch.server.front.bodies.contents import extra_arguments, names_output_limit, refusal_of_values
-from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, completed, parse, sample
+from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, VALUES, completed, has_too_many_values, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.cost import answers_of, excess
@@ -83,7 +83,8 @@ class LongRequest(Request):
             self._check(refusal)
             if isinstance(values, dict):
                 if isinstance(values.get("input"), list) and len(values["input"]) > TOGETHER:
-                    self._check(wrong_item(self.scope.get("route"), values))
+                    route, loop = self.scope.get("route"), asyncio.get_running_loop()
+                    self._check(await loop.run_in_executor(_long, wrong_item, route, values))
                 self._ask(values)
             self._json = values
         return self._json
@@ -128,6 +129,8 @@ class LongRequest(Request):
 
 def _read(body: bytes, limits: CostLimits, key: bytes | None) -> tuple[Any, Refusal | None]:
     """Return a body's values, and their refusal or None."""
+    if has_too_many_values(body):
+        return None, invalid_body(f"Input should have at most {VALUES} values other than whole numbers")
     values = parse(body)
     refusal = refusal_of_values(values) or excess(values, limits)
     if key is not None and refusal is None and isinstance(values, dict):

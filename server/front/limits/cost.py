@@ -34,8 +34,11 @@ _SEARCHED, SEARCHED = ("stop", "stop_sequences"), 64
 _SENT = ("cache_salt", "vllm_xargs", "kv_transfer_params", "chat_template_kwargs")
 # Fields with a grammar, by which vLLM's validation may already convert it.
 _GRAMMARS = ("structured_outputs", "response_format", "text", "output_config", "output_format")
-# Maximum bytes of a grammar times the sequences of its request, each of which takes it to the engine: 64 KiB for 1,024.
+# Maximum bytes of a grammar times the sequences of its request, each of which takes it to the engine: 32 KiB for 2,048.
 GRAMMAR_BYTES = 64 << 20
+# Maximum of `repetition_detection`: its pattern's size squared, times the count. The scheduler compares up to half as many
+# tokens after every step, in Python; patterns of 100 tokens three times need 30,000.
+REPETITION = 1 << 15
 # Grammars, the last ones, whose compiled form vLLM is taken to have cached.
 CACHED = 1024
 # Maximum characters of a model's name, which vLLM repeats.
@@ -55,6 +58,9 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
         return None
     if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
         return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
+    if isinstance(tokens := body.get("tokens"), list) and len(tokens) > limits.longest:
+        text = f"Input should have at most {limits.longest} token IDs, as the longest sequence, found {len(tokens)}"
+        return invalid_value(("tokens",), text)
     field, prompts = max(((name, _count(name, body.get(name))) for name in PROMPTS), key=lambda each: each[1])
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
@@ -94,7 +100,7 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
 
 
 def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: CostLimits) -> Refusal | None:
-    """Return the refusal of a request at one of its prompts, for its grammars or log-probabilities so far, or None."""
+    """Return the refusal of a request at one of its prompts, for what its prompts cost so far, or None."""
     outputs = getattr(params, "structured_outputs", None)
     if outputs is not None:
         seconds = grammar_seconds(vars(outputs), limits.vocabulary)
@@ -102,6 +108,12 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
         prompts = 1 if seconds > limits.grammar_seconds else context.cost.grammar_seconds / max(seconds, 1e-9)
         if (refusal := _grammar_excess(("tools",), seconds, prompts, limits)) is not None:
             return refusal
+    if (repeated := getattr(params, "repetition_detection", None)) is not None:
+        size, count = repeated.max_pattern_size, repeated.min_count
+        if size * size * count > REPETITION:
+            limit = f"max_pattern_size squared times min_count of at most {REPETITION}"
+            text = f"Input should have {limit}, found {size} and {count}"
+            return invalid_value(("repetition_detection",), text)
     # Each token has its own log-probability too.
     sampled, of_prompt = (
         0 if found is None else 1 + (limits.vocabulary if found == -1 else found)

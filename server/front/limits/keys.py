@@ -4,6 +4,7 @@ Only digests are kept, so that no key appears in arguments, in another process o
 """
 
 import argparse
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 MOST_KEYS = 4096
 # Seconds between two readings of a file: 4,096 keys take 5 ms.
 LOOK_SECONDS = 1.0
+# Requests, and prompts of requests, that one client may begin in a turn of the event loop; each takes about 5 ms.
+AT_ONCE = 8
 # Far more bytes than that many keys need; bounds the memory that a wrong path can take.
 _MOST_BYTES = 1 << 20
 
@@ -141,6 +144,21 @@ def client_at(address: str | None) -> bytes:
     if isinstance(found, IPv6Address):
         found = found.ipv4_mapped or IPv6Address(int(found) >> 64 << 64)
     return digest(str(found).encode())
+
+
+class Turns:
+    """Lets a few tasks of each client through in each turn of the event loop, so that a client's many hold nobody up."""
+
+    def __init__(self) -> None:
+        self._passed: Counter[bytes] = Counter()  # in this turn
+
+    async def wait(self, client: bytes) -> None:
+        """Wait until fewer than :data:`AT_ONCE` of the client's tasks have passed in a turn."""
+        while self._passed[client] >= AT_ONCE:
+            await asyncio.sleep(0)
+        if not self._passed.total():
+            asyncio.get_running_loop().call_soon(self._passed.clear)
+        self._passed[client] += 1
 
 
 class Shares:

@@ -134,6 +134,15 @@ def test_the_tools_of_a_chat_may_not_make_such_a_grammar() -> None:
     assert refusal is not None and refusal.param == "tools"
 
 
+@pytest.mark.parametrize(
+    ("size", "count", "accepted"), [(100, 3, True), (20, 80, True), (1400, 2, False), (2, 10_000, False)]
+)
+def test_no_search_for_repetitions_slows_every_step(size: int, count: int, accepted: bool) -> None:
+    params = SimpleNamespace(repetition_detection=SimpleNamespace(max_pattern_size=size, min_count=count))
+    refusal = prompt_excess(RequestContext(), params, 10, LIMITS)
+    assert refusal is None if accepted else refusal is not None and refusal.param == "repetition_detection"
+
+
 def test_a_grammar_is_not_converted_for_a_thousand_prompts() -> None:
     context = RequestContext()
     refusals = [prompt_excess(context, sampling(schema(800)), 10, LIMITS) for _ in range(40)]
@@ -190,22 +199,23 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
     ("body", "param"),
     [
         ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, "n"),
-        ({"prompt": ["a"] * 1025}, "prompt"),
-        ({"prompt": [[1]] * 1025}, "prompt"),
-        ({"prompt": "a", "n": "1025"}, "n"),
-        ({"prompt": "a", "n": "1500.0"}, "n"),
-        ({"prompt": ["a"] * 8, "n": "2_00.00"}, "n"),
-        ({"prompt": "a", "n": 1025.0, "use_beam_search": True}, "n"),
-        ({"messages": [{"role": "user", "content": "a"}], "n": 1025}, "n"),
-        ({"messages": [[{"role": "user", "content": "a"}]] * 33, "n": 32}, "n"),
-        ({"messages": [[{"role": "user", "content": "a"}]] * 1025}, "messages"),
-        ({"token_ids": [1], "sampling_params": {"n": 1025}}, "sampling_params.n"),
-        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 1025}}, "sampling_params.n"),
-        ({"input": ["a"] * 1025}, "input"),
-        ({"query": "a", "documents": ["a"] * 1025}, "documents"),
+        ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"prompt": [[1]] * 2049}, "prompt"),
+        ({"prompt": "a", "n": "2049"}, "n"),
+        ({"prompt": "a", "n": "2500.0"}, "n"),
+        ({"prompt": ["a"] * 11, "n": "2_00.00"}, "n"),
+        ({"prompt": "a", "n": 2049.0, "use_beam_search": True}, "n"),
+        ({"messages": [{"role": "user", "content": "a"}], "n": 2049}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 65, "n": 32}, "n"),
+        ({"messages": [[{"role": "user", "content": "a"}]] * 2049}, "messages"),
+        ({"token_ids": [1], "sampling_params": {"n": 2049}}, "sampling_params.n"),
+        ({"token_ids": [1], "n": 1, "sampling_params": {"n": 2049}}, "sampling_params.n"),
+        ({"input": ["a"] * 2049}, "input"),
+        ({"query": "a", "documents": ["a"] * 2049}, "documents"),
         ({"prompt": "a", "bad_words": ["a" * (CONSTRAINTS + 1)]}, "bad_words"),
         ({"prompt": "a", "bad_words": ["a" * CONSTRAINTS], "stop": "b"}, "stop"),
         ({"prompt": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(513)}}, "logit_bias"),
+        ({"tokens": [5] * 101}, "tokens"),
         ({"model": "/a" * 257, "prompt": "a"}, "model"),
         ({"prompt": "a", "n": 1024, "allowed_token_ids": list(range(513))}, "allowed_token_ids"),
         ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
@@ -214,7 +224,7 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
     ],
 )
 def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], param: str) -> None:
-    refusal = excess(body, CostLimits())
+    refusal = excess(body, CostLimits(longest=100))
     assert refusal is not None and refusal.param == param
     assert refusal.message.startswith(f"{param}: ") and "at most" in refusal.message
 
@@ -222,10 +232,10 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
 @pytest.mark.parametrize(
     "body",
     [
-        {"prompt": ["a"] * 1024},
-        {"prompt": ["a"] * 32, "n": 32},
-        {"prompt": IDS, "n": 1024},
-        {"prompt": [IDS] * 1024},
+        {"input": ["a"] * 2048},
+        {"prompt": ["a"] * 128, "n": 8},
+        {"prompt": IDS, "n": 2048},
+        {"prompt": [IDS] * 2048},
         {"prompt": list(range(5000))},
         {"input": [{"role": "user", "content": "a"}] * 5000},
         {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
@@ -261,7 +271,7 @@ def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any
 
 
 def test_texts_and_images_to_score_are_counted() -> None:
-    items = [{"content": [{"type": "text", "text": "a"}]}] * 2000
+    items = [{"content": [{"type": "text", "text": "a"}]}] * 3000
     refusal = excess({"queries": "a", "documents": items}, LIMITS)
     assert refusal is not None and refusal.param == "documents"
     assert excess({"input": items}, LIMITS) is None

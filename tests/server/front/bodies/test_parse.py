@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.server.front.bodies import parse as module
 from ropeswitch.server.front.bodies.contents import refusal_of_values
-from ropeswitch.server.front.bodies.parse import TokenIds, completed, parse, sample
+from ropeswitch.server.front.bodies.parse import TokenIds, completed, has_too_many_values, parse, sample
 
 NUMBERS = st.integers() | st.floats() | st.integers(0, 2**17)
 VALUES = st.recursive(
@@ -108,6 +108,37 @@ def test_samples() -> None:
     assert completed([one, [6.0]], [[4], [6]]) == [[4, 5], [6]] and completed(one, [4]) is one
     for value in ([4, 5], [[6]], [], "text", None, math.pi):
         assert sample(value) is None
+
+
+def counted(value: Any) -> int:
+    if isinstance(value, list):
+        return 1 + sum(map(counted, value))
+    if isinstance(value, dict):
+        return 1 + sum(1 + counted(each) for each in value.values())
+    # A float counts for its point and for its exponent.
+    return 1 if value is None or isinstance(value, str | bool) else sum(map(json.dumps(value).count, ".en"))
+
+
+@pytest.mark.parametrize("piece", [2, 5, 1 << 18])
+def test_values_are_counted_without_decoding_them(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(module, "LARGE", 0)
+    monkeypatch.setattr(module, "PIECE", piece)
+
+    @given(VALUES, st.booleans())
+    def check(value: Any, escaped: bool) -> None:
+        body = json.dumps(value, ensure_ascii=escaped).encode()
+        for most, more in ((counted(value), False), (counted(value) - 1, True)):
+            with monkeypatch.context() as changed:
+                changed.setattr(module, "VALUES", most)
+                assert has_too_many_values(body) is more
+
+    check()
+
+    @given(st.binary() | st.text(alphabet='[{.e"\\').map(str.encode))
+    def check_end(body: bytes) -> None:
+        has_too_many_values(body)
+
+    check_end()
 
 
 def test_what_is_nested_too_deeply_ends_no_process() -> None:
