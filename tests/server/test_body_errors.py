@@ -110,10 +110,10 @@ def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
     read_long_bodies(app)
     right = [{"kind": "a"}] * 40
     assert ask(app, "POST", "/v1/responses", json={"input": right}).json() == 40
-    found = ask(app, "POST", "/v1/responses", json={"input": right + [{"kind": "b"}] * 4_900})
+    found = ask(app, "POST", "/v1/responses", json={"input": right + [{"kind": "b"}] * 2_400})
     assert found.status_code == 400
     assert error_of(found)["message"] == "input[40].kind: Input should be 'a'"
-    found = ask(app, "POST", "/v1/responses", json={"input": [{}] * 4_900})
+    found = ask(app, "POST", "/v1/responses", json={"input": [{}] * 2_400})
     assert error_of(found)["param"] == "input[0].kind"
 
 
@@ -196,8 +196,8 @@ def message(content: Any) -> dict[str, Any]:
         ({"messages": [[message(1)] * 10_001] * 2}, "messages"),
         ({"messages": [message([1] * 20_001)]}, "messages"),
         ({"input": [{"output": [{}] * 20_001}]}, "input"),
-        ({"input": [message(1)] * 5_001}, "input"),
-        ({"input": [message(1)] * 5_000}, None),
+        ({"input": [message(1)] * 2_501}, "input"),
+        ({"input": [message(1)] * 2_500}, None),
         ({"tools": [{}] * 20_001}, "tools"),
         ({"tools": [{"enum": ["a"] * 30_000}]}, None),
         ({"tools": [{"tools": [{}] * 20_001}]}, "tools"),

@@ -18,7 +18,7 @@ DEPTH = 128
 # Maximum number of messages, further parts of messages, tools and documents; validating each takes 2 to 300 microseconds.
 PARTS = 20_000
 # An item of ``input`` counts as so many: the Responses API has many types of them, and validation tries each.
-ITEM = 4
+ITEM = 8
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_MANY = (
