@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ropeswitch.models import BUNDLED_MODEL
+from tests.server.asking import wait_until
 from tests.server.attacks import ATTACKS
 from tests.server.running import Server, running
 
@@ -20,14 +21,14 @@ SECONDS = 30.0
 HEALTH_SECONDS = 1.0
 # An answer of a few tokens, beside a batch that is as full as the server allows.
 ANSWER_SECONDS = 20.0
+FLAGS = ["--api-key", "attacker", "other", "--metrics-key", "scraper", "--shutdown-timeout", "5"]
 
 pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ["--api-key", "attacker", "other", "--metrics-key", "scraper", "--shutdown-timeout", "5"]
-    with running(tmp_path_factory.mktemp("walls"), *flags) as server:
+    with running(tmp_path_factory.mktemp("walls"), *FLAGS) as server:
         yield server
 
 
@@ -64,14 +65,18 @@ def in_engine(server: Server) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page if line.startswith(names))
 
 
+def attacking(server: Server, name: str, seconds: float) -> "subprocess.Popen[bytes]":
+    program = [sys.executable, "-m", "tests.server.attacks", name, server.url, "attacker", MODEL, str(seconds)]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+
+
 def attack(server: Server, name: str, seconds: float = SECONDS) -> dict[str, Any]:
     """Attack, and return what the attacker, the other client and the probe of health got."""
-    program = [sys.executable, "-m", "tests.server.attacks", name, server.url, "attacker", MODEL, str(seconds)]
     asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     other = Client(lambda: server.post("/v1/chat/completions", asked, authorization="Bearer other"), 0.5)
     health = Client(lambda: server.get("/health/live"), 0.1)
-    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as attacking, health, other:
-        printed, _ = attacking.communicate(timeout=seconds + 120)
+    with attacking(server, name, seconds) as attacker, health, other:
+        printed, _ = attacker.communicate(timeout=seconds + 120)
     deadline = time.monotonic() + 30
     while (left := in_engine(server)) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -92,3 +97,34 @@ def test_another_client_gets_its_answers_and_health_within_a_second(attacked: Se
     assert found["failures"] == [] and found["answers"] > 1, found
     assert found["health"] < HEALTH_SECONDS and found["answer"] < ANSWER_SECONDS, found
     assert found["left"] == 0, found
+
+
+CHAT = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 16}
+SCHEMA = {"type": "object", "properties": {f"property_{index}": {"type": "string"} for index in range(200)}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("completions", {"prompt": ["Go on."] * 128, "n": 8, "max_tokens": 4}),
+        (
+            "chat/completions",
+            CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+        ),
+        ("chat/completions", CHAT | {"logprobs": True, "top_logprobs": 20, "max_tokens": 2000, "ignore_eos": True}),
+        ("completions", {"prompt": [5] * 60_000, "max_tokens": 1}),
+        ("tokenize", {"prompt": "word " * 100_000}),
+    ],
+)
+def test_an_honest_client_is_not_refused(attacked: Server, path: str, body: dict[str, Any]) -> None:
+    route = f"/v1/{path}" if "completions" in path else f"/{path}"
+    answer = attacked.post(route, {"model": MODEL, **body}, authorization="Bearer other")
+    assert answer.status == 200, answer.text
+
+
+def test_it_stops_in_time_though_clients_read_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, *FLAGS) as server, attacking(server, "stopped_readers", SECONDS) as attacker:
+        wait_until(lambda: in_engine(server) >= 30, time.monotonic(), "streams run")
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        attacker.kill()
