@@ -111,6 +111,7 @@ MISTAKES = (
     wrong(CHAT, "0|at least 1", None, n=0),
     # More than the server starts for one request, on every route that has the field.
     wrong(COMPLETIONS, "at most 2048 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
+    wrong("/detokenize", "tokens: |at most 1024 token IDs|1025", "tokens", tokens=[5] * 1025),
     wrong(CHAT, "at most 524288 values", None, metadata=[[]] * 524_288),
     wrong(COMPLETIONS, "at most 2048 sequences|2049", "prompt", prompt=["a"] * 2049),
     wrong(CHAT, "at most 2048 sequences|2049|--max-sequences-per-request", "n", n=2049, use_beam_search=True),
