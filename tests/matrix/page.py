@@ -65,12 +65,12 @@ def _exact(lines: Sequence[Line]) -> str:
     tables = []
     for kind in KINDS:
         rows = [
-            (f"`{line['architecture']}`", _reference(line), f"{line['error']:.1e}", f"{line['visible']:.2g}")
+            (f"`{line['architecture']}`", _reference(line), f"{line['error']:.1e}")
             for line in lines
             if line["verdict"] == EXACT and line["kind"] == kind
         ]
-        head = ("architecture", "reference", "largest error", "set's effect")
-        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'llrr')}")
+        head = ("architecture", "reference", "largest error")
+        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'llr')}")
     return "\n".join(tables)
 
 
