@@ -46,18 +46,18 @@ def written(page: str, results: Mapping[str, Line]) -> str:
 
 
 def _totals(lines: Sequence[Line]) -> str:
+    """Verdicts that no architecture has are left out."""
     rows = []
+    found = [verdict for verdict in VERDICTS if any(line["verdict"] == verdict for line in lines)]
     for kind in (*KINDS, "all"):
         own = [line for line in lines if kind in (line["kind"], "all")]
-        counts = [sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS]
+        counts = {verdict: sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS}
         stopped = sum(line["verdict"] == REFUSED and _stock(line) != "runs" for line in own)
-        ran = sum(counts[: VERDICTS.index(NOT_COMPARED) + 1]) - stopped
-        rows.append((kind, str(len(own)), *(_share(count, len(own)) for count in counts), _share(counts[0], ran)))
-    return _table(
-        ("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"),
-        rows,
-        "l" + "r" * (len(VERDICTS) + 2),
-    )
+        ran = sum(counts[each] for each in (EXACT, REFUSED, DIFFERS, NOT_COMPARED)) - stopped
+        shares = (_share(counts[verdict], len(own)) for verdict in found)
+        rows.append((kind, str(len(own)), *shares, _share(counts[EXACT], ran)))
+    head = ("architectures", "in all", *found, "exact of those that stock vLLM runs here")
+    return _table(head, rows, "l" + "r" * (len(head) - 1))
 
 
 def _exact(lines: Sequence[Line]) -> str:
