@@ -167,15 +167,6 @@ def chat(results: Results) -> str:
     return "\n".join(lines) + "\n" if len(lines) > 2 else f"{_NONE}\n"
 
 
-def findings(results: Results) -> str:
-    """One sentence for each length and comparison, with the direction of the difference."""
-    lines = []
-    for length in _comparable(results):
-        pairs = [(STATIC, NATIVE), (OURS, NATIVE)] if length <= WINDOW else [(OURS, NATIVE), (OURS, STATIC)]
-        lines += [_sentence(results.ratio(*pair, length), *pair, length) for pair in pairs]
-    return "\n".join(lines) + "\n" if lines else f"{_NONE}\n"
-
-
 def summary(results: Results) -> str:
     """Return the table of README.md: perplexity and changed chat answers of the three ways to serve.
 
@@ -227,16 +218,6 @@ def _signed(value: float) -> str:
     return f"{round(percent, digits) + 0.0:+,.{digits}f}"
 
 
-def _sentence(ratio: Ratio, ours: str, theirs: str, length: int) -> str:
-    here, there = TITLES[ours], TITLES[theirs]
-    if _is_equal(ratio):
-        return f"- {length:,} tokens: {here} and {there} are equal within 0.01%."
-    if ratio.low <= 1 <= ratio.high:
-        return f"- {length:,} tokens: {here} and {there} do not differ beyond the interval."
-    word = "lower" if ratio.value < 1 else "**higher**"
-    return f"- {length:,} tokens: perplexity of {here} is {word} than that of {there}, {_percent(ratio)}."
-
-
 def _server(arm: str) -> str:
     rotation, _, dtype = arm.partition("-")
     return f"{TITLES[rotation]}, {dtype}"
@@ -250,7 +231,6 @@ def written(page: str, results: Results) -> str:
     """
     made: dict[str, Callable[[Results], str]] = {
         "summary": summary,
-        "findings": findings,
         "perplexity": perplexity,
         "passkey": passkey,
         "chat": chat,

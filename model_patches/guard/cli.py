@@ -48,8 +48,11 @@ def table(server_patches: Sequence[Patch]) -> str:
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
     lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]
-    lines += ["", "| fingerprint | if it changed |", "| --- | --- |"]
-    lines += dict.fromkeys(f"| `{path}` | {wrong} |" for it, _ in rows for path, wrong in it.relies_on.items())
+    guarded: dict[str, list[str]] = {}
+    for path, wrong in dict.fromkeys(item for it, _ in rows for item in it.relies_on.items()):
+        guarded.setdefault(wrong, []).append(f"`{path}`")
+    lines += ["", "| if it changed | fingerprint |", "| --- | --- |"]
+    lines += [f"| {wrong} | {', '.join(paths)} |" for wrong, paths in guarded.items()]
     return "\n".join(lines)
 
 

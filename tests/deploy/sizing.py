@@ -33,8 +33,9 @@ def table() -> str:
         for length in LENGTHS:
             count, best = fewest(shape, gpu, length)
             layout, nodes = best.layout, -(-best.layout.gpus // NODE)
-            where = f"TP {layout.tensor}, DCP {layout.decode_context}, PP {layout.pipeline}"
-            where += f"; {nodes} node{'s' if nodes > 1 else ''}"
+            sizes = {"TP": layout.tensor, "DCP": layout.decode_context, "PP": layout.pipeline}
+            where = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+            where += f"; {nodes} nodes" if nodes > 1 else ""
             kv = best.memory.kv_per_sequence * layout.gpus / GIB
             lines.append(
                 f"| {name} | {length:,} | {kv:.0f} GiB | {count} | {where} "

@@ -82,7 +82,7 @@ def test_the_example_of_a_factor_file_is_valid() -> None:
     assert file.parse(example).ladder.names == ("short", "long")
 
 
-def test_every_flag_and_variable_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_flag_variable_and_planned_family_is_documented() -> None:
     ours = set(re.findall(r"^ +(--[a-z-]+)", flags.parser().format_help(), re.MULTILINE)) - {
         "--help",
         "--host",
@@ -91,13 +91,7 @@ def test_every_flag_and_variable_is_documented(capsys: pytest.CaptureFixture[str
     assert [flag for flag in ours if not re.search(f"`{flag}[ `]", CONFIGURATION)] == []
     variables = re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE)
     assert [each for each in variables if f"`{each}`" not in CONFIGURATION] == []
-    with pytest.raises(SystemExit):
-        main(["plan", "--help"])
-    planned, text = (
-        set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"},
-        PLANNING.read_text(encoding="utf-8"),
-    )
-    assert [flag for flag in planned if not re.search(rf"^\| `{flag}[ `]", text, re.MULTILINE)] == []
+    text = PLANNING.read_text(encoding="utf-8")
     assert [family for family in FAMILIES if not re.search(rf"\b{family}\b", text)] == []
 
 

@@ -13,9 +13,10 @@ def _parsers() -> str:
     for family, choices in FAMILIES.items():
         families.setdefault(choices, []).append(f"`{family}`")
     rows = (
-        (", ".join(names), markup, f"`{parser}`") for choices, names in families.items() for markup, parser in choices
+        (", ".join(names), "; ".join(f"`` {markup} ``: `{parser}`" for markup, parser in choices))
+        for choices, names in families.items()
     )
-    return table(("`model_type`", "markup in the chat template", "parser"), ((a, f"`` {b} ``", c) for a, b, c in rows))
+    return table(("`model_type`", "markup in the chat template: parser"), rows)
 
 
 TABLES: Tables = {"tool-parsers": _parsers}

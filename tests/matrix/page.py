@@ -1,5 +1,6 @@
 """Writes the tables of docs/models.md from the results."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +9,14 @@ from tests.matrix.recipe import KINDS, WITHOUT_ROTATION
 from tests.matrix.results import DIFFERS, EXACT, NO_CHECKPOINT, NOT_COMPARED, NOT_ON_CPU, REFUSED, STOPS, VERDICTS, Line
 
 PAGE = Path("docs/models.md")
+# The page explains these words.
+REFERENCES = {
+    "transformers": "transformers",
+    "stock vLLM with static YaRN": "stock",
+    "stock vLLM with forced frequencies": "forced",
+}
+# The field, and its number, that a reason begins with.
+_FIELD = re.compile(r"^\w+: (?:\d+: )?")
 
 
 def write(root: Path, results: Mapping[str, Line]) -> None:
@@ -37,45 +46,54 @@ def written(page: str, results: Mapping[str, Line]) -> str:
 
 
 def _totals(lines: Sequence[Line]) -> str:
+    """Verdicts that no architecture has are left out."""
     rows = []
+    found = [verdict for verdict in VERDICTS if any(line["verdict"] == verdict for line in lines)]
     for kind in (*KINDS, "all"):
         own = [line for line in lines if kind in (line["kind"], "all")]
-        counts = [sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS]
+        counts = {verdict: sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS}
         stopped = sum(line["verdict"] == REFUSED and _stock(line) != "runs" for line in own)
-        ran = sum(counts[: VERDICTS.index(NOT_COMPARED) + 1]) - stopped
-        rows.append((kind, str(len(own)), *(_share(count, len(own)) for count in counts), _share(counts[0], ran)))
-    return _table(
-        ("architectures", "in all", *VERDICTS, "exact of those that stock vLLM runs here"),
-        rows,
-        "l" + "r" * (len(VERDICTS) + 2),
-    )
+        ran = sum(counts[each] for each in (EXACT, REFUSED, DIFFERS, NOT_COMPARED)) - stopped
+        shares = (_share(counts[verdict], len(own)) for verdict in found)
+        rows.append((kind, str(len(own)), *shares, _share(counts[EXACT], ran)))
+    head = ("architectures", "in all", *found, "exact of those that stock vLLM runs here")
+    return _table(head, rows, "l" + "r" * (len(head) - 1))
 
 
 def _exact(lines: Sequence[Line]) -> str:
-    rows = [
-        (
-            f"`{line['architecture']}`",
-            line["kind"],
-            line["oracle"] + (f"; {line['replaced']} in torch" if line.get("replaced") else ""),
-            f"{line['tokens']}",
-            f"{line['error']:.1e}",
-            f"{line['visible']:.2g}",
-            f"{line['cached']}",
-        )
-        for line in lines
-        if line["verdict"] == EXACT
-    ]
-    head = ("architecture", "kind", "compared with", "tokens", "largest error", "set's effect", "from the prefix cache")
-    return _table(head, rows, "lllrrrr")
+    """A table for each kind."""
+    tables = []
+    for kind in KINDS:
+        rows = [
+            (f"`{line['architecture']}`", _reference(line), f"{line['error']:.1e}")
+            for line in lines
+            if line["verdict"] == EXACT and line["kind"] == kind
+        ]
+        head = ("architecture", "reference", "largest error")
+        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'llr')}")
+    return "\n".join(tables)
+
+
+def _reference(line: Line) -> str:
+    notes = [REFERENCES[line["oracle"]]]
+    if line.get("replaced"):
+        notes.append(f"{line['replaced']} in torch")
+    if not line["cached"]:
+        notes.append("uncached")
+    return "; ".join(notes)
 
 
 def _reasons(lines: Sequence[Line], verdict: str) -> str:
-    """One row for each reason, with the architectures that have it."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """One row for each reason, with the architectures that have it; what several fields have in common is one reason."""
+    found: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         if line["verdict"] == verdict:
-            found.setdefault((line["reason"], _stock(line)), []).append(f"`{line['architecture']}`")
-    rows = [(", ".join(names), _cell(reason), _cell(stock)) for (reason, stock), names in found.items()]
+            found.setdefault((_FIELD.sub("", line["reason"]), _stock(line)), []).append(line)
+    rows = []
+    for (common, stock), own in found.items():
+        [reason, *others] = {line["reason"] for line in own}
+        names = ", ".join(f"`{line['architecture']}`" for line in own)
+        rows.append((names, _cell(common if others else reason), stock))
     rows.sort(key=lambda row: (-row[0].count(","), row[0].lower()))
     return _table(("architectures", "reason", "stock vLLM"), rows, "lll") if rows else "None.\n"
 
@@ -83,17 +101,19 @@ def _reasons(lines: Sequence[Line], verdict: str) -> str:
 def _stock(line: Line) -> str:
     """What stock vLLM does."""
     if stock := line.get("stock"):
-        return stock if stock.startswith(STOPS) else "runs"
-    return "not tried" if line["verdict"] == NO_CHECKPOINT else "stops with this error"
+        return "stops" if stock.startswith(STOPS) else "runs"
+    return "not tried" if line["verdict"] == NO_CHECKPOINT else "stops"
 
 
 def _without() -> str:
-    rows = [(f"`{name}`", why) for name, why in sorted(WITHOUT_ROTATION.items(), key=lambda each: each[0].lower())]
-    return _table(("architecture", "positions"), rows, "ll")
+    found: dict[str, list[str]] = {}
+    for name, why in sorted(WITHOUT_ROTATION.items(), key=lambda each: each[0].lower()):
+        found.setdefault(why, []).append(f"`{name}`")
+    return _table(("positions", "architectures"), [(why, ", ".join(names)) for why, names in found.items()], "ll")
 
 
 def _share(count: int, whole: int) -> str:
-    return f"{count} ({count / whole:.0%})" if whole else "0"
+    return f"{count} ({count / whole:.0%})" if count else "0"
 
 
 def _cell(text: str) -> str:

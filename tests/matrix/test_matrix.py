@@ -72,7 +72,7 @@ def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
         "stock": stock,
     }
     refused = page.written(TEXT, read(ROOT / RESULTS) | {"NewForCausalLM": line})
-    row = f"| `NewForCausalLM` | a new reason | {stock} |"
+    row = f"| `NewForCausalLM` | a new reason | {stock.partition(':')[0]} |"
     assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
 
 

@@ -126,7 +126,7 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
         # Queries of the page are ones that Prometheus understands, and their metrics are there.
         page = ROOT / "docs" / "metrics.md"
         queries = [query for block in blocks(page, "text") for query in re.split(r"\n(?=\w)", block.strip())]
-        assert len(queries) == 4
+        assert len(queries) == 3
         for query in queries:
             ask(query)
         # A rate is nothing where all of the band's requests came before the first scrape that saw them.

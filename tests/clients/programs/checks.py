@@ -57,7 +57,7 @@ _checks: dict[str, Callable[[], None]] = {}
 
 
 def check(name: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a function as the check ``name``, a row of the table in docs/clients.md."""
+    """Register a function as the check ``name``, which the table of docs/clients.md lists."""
 
     def register(function: Callable[[], None]) -> Callable[[], None]:
         assert name not in _checks, name

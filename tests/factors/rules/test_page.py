@@ -1,4 +1,4 @@
-"""docs/factor-rules.md: every flag and rule is explained, and its table of bounds is what comes out."""
+"""docs/factor-rules.md: every rule is explained, and its table of bounds is what comes out."""
 
 import re
 
@@ -6,7 +6,6 @@ import pytest
 
 from ropeswitch.factors.check.base_bound import lower_bound
 from ropeswitch.factors.rules.catalogue import RULES
-from ropeswitch.server.cli import main
 from tests.docs.pages import ROOT
 
 # Lower bounds of the base for a head dimension of 128 (arXiv:2405.14591).
@@ -16,14 +15,9 @@ TEXT = (ROOT / "docs" / "factor-rules.md").read_text(encoding="utf-8")
 BOUNDS = re.findall(r"^\| (\d+[kM]) \| (\S+) \| (\S+) \| (\S+) \|", TEXT, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", ["rule", "check"])
-def test_every_flag_and_rule_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["factors", command, "--help"])
-    flags = set(re.findall(r"^ +(?:-o [A-Z]+, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
-    assert len(flags) >= 7
-    for name in (*flags, *(rule.name for rule in RULES)):
-        assert re.search(rf"^\|.*`{name}`.*\|", TEXT, re.MULTILINE), name
+@pytest.mark.parametrize("name", [rule.name for rule in RULES])
+def test_every_rule_is_explained(name: str) -> None:
+    assert re.search(rf"^\|.*`{name}`.*\|", TEXT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.full)])

@@ -62,14 +62,6 @@ def test_a_document_that_one_server_lacks_does_not_count(results: Results) -> No
     assert len(results.losses(NATIVE, 512)) == 2
 
 
-def test_findings_name_the_direction(results: Results) -> None:
-    lines = tables.findings(results).splitlines()
-    assert lines[0].startswith("- 512 tokens: perplexity of static YaRN x4 is **higher** than that of native, +10.5% (")
-    assert lines[1] == "- 512 tokens: ropeswitch and native are equal within 0.01%."
-    results.arms[f"{STATIC}-float32"].update(_losses(3.1, 3.4, 4.01))  # type: ignore[attr-defined]
-    assert "static YaRN x4 and native do not differ beyond the interval." in tables.findings(results).splitlines()[0]
-
-
 def test_only_static_yarn_is_stock_with_rope_parameters() -> None:
     native, static, ours = (" ".join(Arm(each, "float32").command(Path("model"))) for each in tables.ROTATIONS)
     assert '"yarn"' in static and '"yarn"' not in native and "hf-overrides" not in ours
@@ -85,7 +77,7 @@ def test_chat_and_pass_key_tables(results: Results) -> None:
 
 def test_no_results_are_said_to_be_none() -> None:
     empty = Results({arm.name: {} for arm in ARMS})
-    for table in (tables.perplexity, tables.passkey, tables.chat, tables.findings, tables.summary):
+    for table in (tables.perplexity, tables.passkey, tables.chat, tables.summary):
         assert table(empty) == "not measured yet\n"
 
 

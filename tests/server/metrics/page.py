@@ -49,7 +49,10 @@ def _values() -> str:
 
 
 def _edges() -> str:
-    return table(("Buckets of", "End at, in seconds"), ((f"`{each.name}`", _ends(each)) for each in _histograms()))
+    named: dict[str, list[str]] = {}
+    for each in _histograms():
+        named.setdefault(_ends(each), []).append(f"`{each.name}`")
+    return table(("Buckets of", "End at, in seconds"), ((", ".join(names), ends) for ends, names in named.items()))
 
 
 def _plans() -> str:
@@ -69,7 +72,7 @@ def _ends(instrument: Instrument) -> str:
     if instrument.lowest is None:
         return ", ".join(f"{end:g}" for end in instrument.buckets)
     last = bounds(instrument, 1.2)[-1]
-    return f"{instrument.lowest:g}, and so on by the ratio below, to {last:g}"
+    return f"{instrument.lowest:g} to {last:g}, by the ratio below"
 
 
 def _of_four(instrument: Instrument) -> str:
