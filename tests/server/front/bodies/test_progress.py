@@ -84,8 +84,7 @@ async def until_the_first_token() -> None:
         (10, 2, 3, None),
         (10, 2, 6, 4),
     ]
-    heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
-    assert heads == {("cmpl-1", "text_completion", "m")}
+    assert {(each["id"], each["object"], each["model"]) for each in chunks} == {("cmpl-1", "text_completion", "m")}
     prompt.begin.set()
     rest = [chunk async for chunk in stream]
     assert rest[-2:] == ANSWER and prompt.closed
@@ -125,22 +124,6 @@ async def of_the_served_model_and_without_cached_tokens_until_the_client_leaves(
     assert prompt.closed
 
 
-async def of_a_stream_that_ends_without_a_token() -> None:
-    async def empty() -> StreamingResponse:
-        return StreamingResponse(each for each in [])
-
-    response = await reporting(empty, RawRequest(), ASKING, Prompt().parts)
-    assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
-
-
-async def for_nobody_who_does_not_ask() -> None:
-    prompt = Prompt()
-    prompt.begin.set()
-    stream = await prompt.stream(return_progress=False)
-    assert stream.__qualname__ == prompt._stream().__qualname__
-    assert [chunk async for chunk in stream] == ANSWER
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -148,21 +131,24 @@ async def for_nobody_who_does_not_ask() -> None:
         beside_comments_that_keep_the_stream_alive,
         while_the_engine_is_slow_to_answer,
         of_the_served_model_and_without_cached_tokens_until_the_client_leaves,
-        of_a_stream_that_ends_without_a_token,
-        for_nobody_who_does_not_ask,
     ],
 )
 def test_a_stream_reports_the_progress_of_its_prompt(case: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(case())  # type: ignore[arg-type]
 
 
-def test_an_error_is_answered_as_it_is() -> None:
-    answer = JSONResponse({}, 404)
+def test_an_error_and_a_stream_without_a_token_end_as_they_do() -> None:
+    error, empty = JSONResponse({}, 404), StreamingResponse(each for each in [])
 
-    async def endpoint() -> JSONResponse:
-        return answer
+    async def reported(answer: Any) -> Any:
+        async def endpoint() -> Any:
+            return answer
 
-    assert asyncio.run(reporting(endpoint, RawRequest(), ASKING, None)) is answer
+        response = await reporting(endpoint, RawRequest(), ASKING, Prompt().parts)
+        return response if response is error else [parsed(chunk) async for chunk in response.body_iterator]
+
+    assert asyncio.run(reported(error)) is error
+    assert all("prompt_progress" in chunk for chunk in asyncio.run(reported(empty)))
 
 
 @pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}, {"stream": "no"}])
