@@ -88,17 +88,6 @@ def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Pat
     assert Asking(queue).admit(9) is None
 
 
-def test_no_client_fills_a_class_with_requests_or_tokens(tmp_path: Path) -> None:
-    queue = parts(tmp_path, Engine(), max_queued_requests={None: 64}, max_queued_tokens={"long": 320})[0].queue
-    for tokens, index, reason, held in ((1, 0, "queue_requests", 32), (10, 1, "queue_tokens", 16)):
-        while (refusal := Asking(queue).admit(tokens)) is None:
-            pass
-        assert refusal.reason == reason and waiting(queue, index)[0] == held
-        assert f"{held * tokens if index else held} of at most" in refusal.message
-        assert Asking(queue, "b").admit(tokens, held // 2) is None
-        assert Asking(queue, "c").admit(tokens, held // 4) is None
-
-
 def test_what_never_fits_is_the_clients_mistake(tmp_path: Path) -> None:
     """Also in an empty class, and in parts: a retry would not help."""
     limits = {"max_queued_tokens": {None: 32}, "max_queued_requests": {None: 8}}
