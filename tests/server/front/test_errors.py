@@ -113,6 +113,11 @@ def test_a_fault_is_a_500_that_tells_nothing_but_to_the_log(tmp_path: Path) -> N
         TestClient(failing(tmp_path)).post("/v1/chat/completions", json=body)
 
 
+def test_what_else_an_error_has_stays() -> None:
+    state = json.loads(converted(503, b'{"status": "dead"}', anthropic=False))
+    assert state["status"] == "dead" and state["error"]["message"] == "Service Unavailable"
+
+
 def test_unknown_paths_and_methods(tmp_path: Path) -> None:
     app = failing(tmp_path)
     for path in ("/v1/nothing", "/", "/v1/models"):

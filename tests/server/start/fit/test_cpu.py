@@ -138,6 +138,7 @@ def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch)
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 800 kB\n")
+    assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
     (tmp_path / "memory.max").write_text("max\n")
     assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
     (tmp_path / "memory.max").write_text(f"{500 << 10}\n")
