@@ -239,9 +239,8 @@ def test_the_flags_choose_paths_and_prompts(
     given = {"log_prompts": False, "disable_access_log_for_endpoints": None, "disable_uvicorn_access_log": False}
     args = Namespace(**given | flags)
     config = access_log(args)
-    assert args.disable_uvicorn_access_log is not uvicorn
-    if config is None or logged is None:
-        assert config is None and logged is None
+    assert args.disable_uvicorn_access_log is not uvicorn and (config is None) == (logged is None)
+    if config is None:
         with pytest.raises(UsageError, match="--log-prompts"):
             check(Namespace(**vars(args) | {"log_prompts": True, "api_key_file": None, "metrics_key_file": None}))
         return
