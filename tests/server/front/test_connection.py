@@ -59,6 +59,12 @@ class Served:
     url: str
     server: uvicorn.Server
 
+    def wait_until_idle(self) -> None:
+        deadline = time.monotonic() + 10
+        while self.server.server_state.connections:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
@@ -111,31 +117,25 @@ def answer(connection: socket.socket) -> bytes:
     return data
 
 
-def refused(connection: socket.socket, status: int, code: str | None) -> str:
-    """The message of the refusal after which the connection is closed."""
+def refused(connection: socket.socket, status: int, code: str | None) -> None:
+    """Check the refusal after which the connection is closed."""
     start, _, content = rest(connection).partition(b"\r\n\r\n")
     assert start.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in start, start
-    error = json.loads(content)["error"]
-    assert set(error) == {"message", "type", "param", "code"} and error["code"] == code
-    return str(error["message"])
+    assert json.loads(content)["error"]["code"] == code
 
 
 @pytest.fixture
 def reasons() -> Iterator[list[str]]:
     """What refusals are counted under."""
     reasons: list[str] = []
-
-    def listener(reason: str, _: int | None) -> None:
-        reasons.append(reason)
-
-    refusal.listeners.append(listener)
+    refusal.listeners.append(listener := lambda reason, _: reasons.append(reason))
     yield reasons
     refusal.listeners.remove(listener)
 
 
 @pytest.mark.parametrize("sent", [b"G", HEAD, HEAD + b"x-", b"\r\n"])
 def test_a_head_that_stops_or_drips_is_refused(served: Served, reasons: list[str], sent: bytes) -> None:
-    assert "0.5 seconds" in refused(opened(served, sent), 408, "request_timeout")
+    refused(opened(served, sent), 408, "request_timeout")
     connection, started = opened(served), time.monotonic()
     drip(connection, HEAD + b"x: " + b"a" * 100, SECONDS / 10)
     refused(connection, 408, "request_timeout")
@@ -156,7 +156,9 @@ def test_a_connection_that_is_used_is_kept(served: Served) -> None:
         connection.sendall(HEAD + b"\r\n")
         assert b"fine" in answer(connection)
         time.sleep(SECONDS * 0.6)
-    connection.close()
+    # Requests that come at once.
+    connection.sendall((HEAD + b"\r\n") * 3 + b"GET ")
+    assert rest(connection).count(b"fine") == 3
 
 
 def test_bodies_of_any_size_and_speed(served: Served) -> None:
@@ -175,30 +177,29 @@ def test_bodies_of_any_size_and_speed(served: Served) -> None:
     refused(connection, 408, "request_timeout")
 
 
-def test_a_head_that_is_too_large(served: Served, reasons: list[str]) -> None:
-    message = refused(opened(served, HEAD + b"x: " + b"a" * (MOST_BYTES + 70000)), 431, "request_too_large")
-    assert str(MOST_BYTES) in message and reasons == ["head_bytes"]
-
-
-def test_a_head_of_many_short_headers(served: Served, reasons: list[str]) -> None:
-    """Unfinished and small in bytes, but a hundred times as large in the parser's memory."""
-    assert "256 headers" in refused(opened(served, HEAD + b"a:\r\n" * 300), 431, "request_too_large")
-    assert reasons == ["head_count"]
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"x: " + b"a" * (MOST_BYTES + 70000), "head_bytes"),
+        # Unfinished and small in bytes, but a hundred times as large in the parser's memory.
+        (b"a:\r\n" * 300, "head_count"),
+    ],
+)
+def test_a_head_that_is_too_large(served: Served, reasons: list[str], sent: bytes, reason: str) -> None:
+    refused(opened(served, HEAD + sent), 431, "request_too_large")
+    assert reasons == [reason]
 
 
 def test_one_address_leaves_connections_to_others(served: Served, reasons: list[str]) -> None:
     """Of 16 connections, one address has at most 14. An ended one makes room; a WebSocket has no other limits."""
     held = [opened(served, HEAD) for _ in range(14)]
-    message = refused(opened(served), 503, "server_busy")
-    assert "--max-connections: 14 of at most 16 connections are open" in message and reasons == ["unavailable"]
+    refused(opened(served), 503, "server_busy")
+    assert reasons == ["unavailable"]
     other = opened(served, HEAD + b"\r\n", source="127.0.0.2")
     assert b"fine" in answer(other)
     for connection in (*held, other):
         connection.close()
-    deadline = time.monotonic() + 10
-    while served.server.server_state.connections:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    served.wait_until_idle()
     for _ in range(20):
         with connect(served.url.replace("http", "ws")) as client:
             client.send("a")
@@ -208,12 +209,6 @@ def test_one_address_leaves_connections_to_others(served: Served, reasons: list[
         client.send("b" * MOST_BYTES * 2)
         assert client.recv() == "b" * MOST_BYTES * 2
     assert b"fine" in answer(opened(served, HEAD + b"\r\n"))
-
-
-def test_requests_that_come_at_once(served: Served) -> None:
-    connection = opened(served, (HEAD + b"\r\n") * 3 + b"GET ")
-    data = rest(connection)
-    assert data.count(b"fine") == 3 and data.count(b"HTTP/1.1 408 ") <= 1
 
 
 @pytest.mark.parametrize(
@@ -241,8 +236,5 @@ def test_an_answer_that_nobody_takes(served: Served) -> None:
     ended.clear()
     connection = opened(served, HEAD.replace(b"/ ", b"/endless ", 1) + b"\r\n", 4096)
     assert ended.wait(20), "the app still sends"
-    deadline = time.monotonic() + 5
-    while served.server.server_state.connections:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    served.wait_until_idle()
     connection.close()

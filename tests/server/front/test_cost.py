@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +10,15 @@ import pytest
 
 from ropeswitch.server.front.bodies.parse import TokenIds
 from ropeswitch.server.front.context import Asked, RequestContext, current
-from ropeswitch.server.front.flags import CONSTRAINTS, LOGPROBS, CostLimits
-from ropeswitch.server.front.limits.cost import ASKED, GrammarTurns, excess, prompt_excess
+from ropeswitch.server.front.flags import CONSTRAINTS, CostLimits
+from ropeswitch.server.front.limits.cost import GrammarTurns, excess, prompt_excess
 from ropeswitch.server.front.limits.grammar import grammar_seconds
 
 LIMITS = CostLimits(vocabulary=1005)
 IDS = TokenIds([list(range(5000))])
 TEXT = {"type": "string"}
+# Of /score and /rerank.
+ITEMS = [{"content": [{"type": "text", "text": "a"}]}] * 3000
 
 
 def schema(count: int, value: Any = TEXT, required: bool = False) -> dict[str, Any]:
@@ -65,6 +66,8 @@ SLOW = [
     {"regex": "(" + "abcdefghij" * 100 + "){1,256}"},
     {"choice": ["a" * 16_000, "a" * 16_000 + "b"]},
     {"grammar": "root ::= " + " | ".join(f"r{i}" for i in range(3000))},
+    # A comment hides no rules.
+    *({"grammar": f"root ::= a # {mark}\na ::= {'[a-z]{256} ' * 200}\n# {mark}]\n"} for mark in '"['),
     {
         "structural_tag": json.dumps(
             {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema(3000)}}
@@ -79,32 +82,12 @@ def test_a_grammar_that_clients_use_is_accepted(spec: dict[str, Any]) -> None:
     assert grammar_seconds(spec, 131_072) <= LIMITS.grammar_seconds
 
 
-def test_a_schema_of_200_properties_is_accepted_for_128_prompts_of_8_answers() -> None:
-    body = {"prompt": ["a"] * 128, "n": 8, "logprobs": 20, "max_tokens": 256, "stop": ["\n\n", "END"]}
-    assert excess({**body, "structured_outputs": {"json": schema(200)}}, LIMITS) is None
-    context, params = RequestContext(asked=Asked(limited=True)), sampling(schema(200), logprobs=20, n=8)
-    assert all(prompt_excess(context, params, 1000, LIMITS) is None for _ in range(128))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"regex": "[" * 60_000},
-        {"json": {"pattern": "a[" * 30_000}},
-        {"grammar": '"[' * 30_000},
-    ],
-)
+@pytest.mark.parametrize("spec", [{"regex": "[" * 60_000}, {"grammar": '"[' * 30_000}])
 def test_the_estimate_itself_takes_no_time(spec: dict[str, Any]) -> None:
     """A class without an end was searched for it from each of its brackets: minutes of the event loop for 60 KB."""
     started = time.process_time()
     grammar_seconds(spec, 1005)
     assert time.process_time() - started < 1
-
-
-@pytest.mark.parametrize("mark", ['"', "["])
-def test_a_comment_hides_no_rules(mark: str) -> None:
-    rules = f"root ::= a # {mark}\na ::= {'[a-z]{256} ' * 200}\n# {mark}]\n"
-    assert excess({"structured_outputs": {"grammar": rules}}, LIMITS) is not None
 
 
 @pytest.mark.parametrize(
@@ -129,11 +112,6 @@ def sampling(json_schema: Any = None, logprobs: int | None = None, n: int = 1, *
     )
 
 
-def test_the_tools_of_a_chat_may_not_make_such_a_grammar() -> None:
-    refusal = prompt_excess(RequestContext(), sampling(schema(3000)), 10, LIMITS)
-    assert refusal is not None and refusal.param == "tools"
-
-
 @pytest.mark.parametrize(
     ("size", "count", "accepted"), [(100, 3, True), (20, 80, True), (1400, 2, False), (2, 10_000, False)]
 )
@@ -143,44 +121,40 @@ def test_no_search_for_repetitions_slows_every_step(size: int, count: int, accep
     assert refusal is None if accepted else refusal is not None and refusal.param == "repetition_detection"
 
 
-def test_a_grammar_is_not_converted_for_a_thousand_prompts() -> None:
-    context = RequestContext()
-    refusals = [prompt_excess(context, sampling(schema(800)), 10, LIMITS) for _ in range(40)]
-    assert refusals[0] is None and refusals[-1] is not None and "prompts" in refusals[-1].message
-
-
 @pytest.mark.parametrize(
-    ("params", "tokens"),
+    ("params", "tokens", "prompts", "param"),
     [
-        (sampling(logprobs=20, n=1024, max_tokens=20_000), 10),
-        (sampling(logprobs=-1, n=4, max_tokens=20_000), 10),
-        (sampling(prompt_logprobs=20), 1_000_000),
-    ],
-)
-def test_millions_of_log_probabilities_are_refused(params: Any, tokens: int) -> None:
-    refusal = prompt_excess(RequestContext(asked=Asked(limited=True)), params, tokens, LIMITS)
-    most = LOGPROBS if params.prompt_logprobs else ASKED * LOGPROBS
-    assert refusal is not None and str(most) in refusal.message and "--max-logprobs-per-request" in refusal.message
-
-
-@pytest.mark.parametrize(
-    ("params", "tokens", "limited"),
-    [
-        (sampling(logprobs=20, max_tokens=20_000), 1000, True),
-        # Without a limit of the client's, vLLM fills in the rest of the context.
-        (sampling(logprobs=20, n=8, max_tokens=1_000_000), 1000, False),
+        # Prompts of a request, one after the other: the last is refused, or none.
+        (sampling(schema(200), logprobs=20, n=8), 1000, 128, None),
+        # The grammar of a chat's tools, and one that is converted for each of many prompts.
+        (sampling(schema(3000)), 10, 1, "tools"),
+        (sampling(schema(800)), 10, 40, "tools"),
+        (sampling(logprobs=20, max_tokens=20_000), 1000, 1, None),
         # Documents that an evaluation scores.
-        (sampling(prompt_logprobs=1), 32_768, True),
+        (sampling(prompt_logprobs=1), 32_768, 1, None),
+        (sampling(logprobs=20, n=1024, max_tokens=20_000), 10, 1, "logprobs"),
+        (sampling(logprobs=-1, n=4, max_tokens=20_000), 10, 1, "logprobs"),
+        (sampling(prompt_logprobs=20), 1_000_000, 1, "prompt_logprobs"),
     ],
 )
-def test_twenty_log_probabilities_are_accepted(params: Any, tokens: int, limited: bool) -> None:
-    assert prompt_excess(RequestContext(asked=Asked(limited=limited)), params, tokens, LIMITS) is None
+def test_what_the_prompts_of_a_request_cost_together_is_limited(
+    params: Any, tokens: int, prompts: int, param: str | None
+) -> None:
+    context = RequestContext(asked=Asked(limited=True))
+    *_, refusal = [prompt_excess(context, params, tokens, LIMITS) for _ in range(prompts)]
+    assert (refusal and refusal.param) == param
 
 
-def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
-    async def done(turns: GrammarTurns, asked: Sequence[tuple[bytes, int]]) -> list[bool]:
-        tasks = []
-        for client, number in asked:
+def test_without_a_limit_of_the_clients_vllm_fills_in_the_rest_of_the_context() -> None:
+    assert prompt_excess(RequestContext(), sampling(logprobs=20, n=8, max_tokens=1_000_000), 1000, LIMITS) is None
+
+
+def test_no_client_can_put_off_anothers_grammar() -> None:
+    """The first of each begins, also one for which another client waits; one that has begun is cached."""
+
+    async def main() -> list[bool]:
+        turns, tasks = GrammarTurns(1000), []
+        for client, number in ((b"a", 1), (b"a", 2), (b"a", 3), (b"b", 3), (b"b", 1), (b"b", 4)):
             current.set(RequestContext(client=client))
             grammar = {"json": schema(500), "whitespace_pattern": str(number)}
             tasks.append(asyncio.create_task(turns.wait(grammar)))
@@ -189,10 +163,7 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
             task.cancel()
         return [task in finished for task in tasks]
 
-    turns = GrammarTurns(1000)
-    asked = [(b"a", 1), (b"a", 2), (b"a", 3), (b"b", 4), (b"b", 1), (b"b", 2)]
-    # The first of each client begins; one that has begun is cached; the others wait, for whoever asks for them.
-    assert asyncio.run(done(turns, asked)) == [True, False, False, True, True, False]
+    assert asyncio.run(main()) == [True, False, False, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +192,14 @@ def test_a_clients_new_grammars_do_not_hold_up_anothers() -> None:
         ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
         ({"messages": [], "stop_sequences": ["a" * 1024] * 513}, "stop_sequences"),
         ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 513}}, "sampling_params.stop"),
+        ({"queries": "a", "documents": ITEMS}, "documents"),
+        # Stop words are searched for at each token, and what goes to the engine goes there once for each sequence.
+        ({"prompt": "a", "stop": [f"{each:06}" for each in range(40_000)]}, "stop"),
+        ({"prompt": "a", "n": 1000, "cache_salt": "x" * 1000}, "cache_salt"),
+        ({"prompt": "a", "n": 1000, "vllm_xargs": {"a": ["x" * 1000]}}, "vllm_xargs"),
+        ({"messages": [], "n": 1000, "kv_transfer_params": {"a": {"b": "x" * 1000}}}, "kv_transfer_params"),
+        ({"messages": [], "n": 1000, "chat_template_kwargs": {"a": "x" * 1000}}, "chat_template_kwargs"),
+        ({"n": 1000, "response_format": {"schema": {"description": "x" * 100_000}}}, "response_format"),
     ],
 )
 def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], param: str) -> None:
@@ -240,6 +219,10 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
         {"input": [{"role": "user", "content": "a"}] * 5000},
         {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
         {"prompt": "a", "bad_words": ["a" * CONSTRAINTS]},
+        {"input": ITEMS},
+        {"prompt": ["a"] * 128, "n": 8, "stop": ["\n\nHuman:", "<|im_end|>"], "cache_salt": "tenant-1"},
+        {"prompt": "a", "logit_bias": {str(each): -100 for each in range(300)}, "n": 8},
+        {"prompt": ["a"] * 128, "n": 8, "structured_outputs": {"json": schema(200)}},
         {"prompt": "a", "n": None, "stop": None},
         # Left for validation.
         {"prompt": "a", "n": "many", "stop": [1, {}]},
@@ -251,56 +234,6 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
 )
 def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
     assert excess(body, CostLimits()) is None
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"prompt": "a", "stop": [f"{each:06}" for each in range(40_000)]},
-        {"prompt": "a", "n": 1000, "cache_salt": "x" * 1000},
-        {"prompt": "a", "n": 1000, "vllm_xargs": {"a": ["x" * 1000]}},
-        {"messages": [], "n": 1000, "kv_transfer_params": {"a": {"b": "x" * 1000}}},
-        {"messages": [], "n": 1000, "chat_template_kwargs": {"a": "x" * 1000}},
-        {"messages": [], "n": 1000, "response_format": {"json_schema": {"schema": {"description": "x" * 100_000}}}},
-    ],
-)
-def test_no_list_or_text_is_searched_or_sent_without_a_limit(body: dict[str, Any]) -> None:
-    """Stop words are searched for at each token, and what goes to the engine goes there once for each sequence."""
-    refusal = excess(body, LIMITS)
-    assert refusal is not None and refusal.status == 400 and refusal.param in body
-
-
-def test_texts_and_images_to_score_are_counted() -> None:
-    items = [{"content": [{"type": "text", "text": "a"}]}] * 3000
-    refusal = excess({"queries": "a", "documents": items}, LIMITS)
-    assert refusal is not None and refusal.param == "documents"
-    assert excess({"input": items}, LIMITS) is None
-
-
-def test_four_stop_words_are_accepted_for_a_thousand_sequences() -> None:
-    arguments = {"cache_salt": "tenant-1", "vllm_xargs": {"rope_factor_set": "short"}}
-    stop = ["\n\nHuman:", "\n\nAssistant:", "<|im_end|>", "</s>"]
-    assert excess({"prompt": ["a"] * 128, "n": 8, "stop": stop, **arguments}, LIMITS) is None
-    assert excess({"prompt": "a", "logit_bias": {str(each): -100 for each in range(300)}, "n": 8}, LIMITS) is None
-
-
-def test_no_client_can_put_off_anothers_grammar() -> None:
-    """One client asks for many grammars before the one that another will need."""
-
-    async def main() -> float:
-        turns, grammar = GrammarTurns(1000), {"json": schema(500)}
-        current.set(RequestContext(client=b"a"))
-        waiting = [asyncio.create_task(turns.wait({**grammar, "whitespace_pattern": str(each)})) for each in range(9)]
-        waiting.append(asyncio.create_task(turns.wait(grammar)))
-        await asyncio.sleep(0)
-        current.set(RequestContext(client=b"b"))
-        started = time.monotonic()
-        await asyncio.wait_for(turns.wait(grammar), 5)
-        for task in waiting:
-            task.cancel()
-        return time.monotonic() - started
-
-    assert asyncio.run(main()) < 0.1
 
 
 def test_a_clients_many_words_leave_the_event_loop_to_others() -> None:

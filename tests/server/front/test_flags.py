@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-UPSTREAM = dict.fromkeys(("api_key", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_ciphers"))
+UPSTREAM: dict[str, Any] = dict.fromkeys(("api_key", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
 UPSTREAM |= {"ssl_cert_reqs": 0, "enable_ssl_refresh": False, "enable_prompt_tokens_details": None}
 
 
@@ -43,31 +43,28 @@ def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["--max-body-bytes", "0"], ["--max-body-bytes", "'0'", "from 1 to"]),
-        (["--max-body-bytes", "12X"], ["--max-body-bytes", "'12X'", "64M"]),
-        (["--max-body-bytes", "99999999999G"], ["--max-body-bytes", "from 1 to"]),
-        (["--body-timeout", "0"], ["--body-timeout", "'0'", "above 0 and at most 3600"]),
-        (["--body-timeout", "nan"], ["--body-timeout", "'nan'", "above 0"]),
-        (["--max-prompt-tokens", "0"], ["--max-prompt-tokens", "'0'", "whole number from 1"]),
-        (["--max-queued-requests", "many"], ["--max-queued-requests", "'many'", "whole number from 1"]),
-        (["--max-queued-requests", "=5"], ["--max-queued-requests", "'=5'", "SET=NUMBER"]),
-        (["--max-queued-tokens", "middle=5"], ["--max-queued-tokens", "middle=5", "short, long"]),
-        (["--max-queued-tokens", "5", "6"], ["--max-queued-tokens", "6", "second limit"]),
-        (["--max-queued-tokens", "long=5", "9", "long=6"], ["--max-queued-tokens", "long=6", "second limit"]),
-        (["--max-sequences-per-key", "0"], ["--max-sequences-per-key", "'0'", "whole number from 1"]),
-        (["--max-sequences-per-key", "٣"], ["--max-sequences-per-key", "whole number from 1"]),
-        (["--metrics-key", "two words"], ["--metrics-key", "printable ASCII"]),
-        (["--api-key-file", "/none"], ["--api-key-file", "'/none'", "cannot be read"]),
-        (["--metrics-key-file", "/none"], ["--metrics-key-file", "'/none'", "cannot be read"]),
+        ("--max-body-bytes 0", "'0'"),
+        ("--max-body-bytes 12X", "'12X'"),
+        ("--body-timeout 0", "'0'"),
+        ("--body-timeout nan", "'nan'"),
+        ("--max-prompt-tokens 0", "'0'"),
+        ("--max-queued-requests many", "'many'"),
+        ("--max-queued-requests =5", "SET=NUMBER"),
+        ("--max-queued-tokens middle=5", "short, long"),
+        ("--max-queued-tokens 5 6", "second limit"),
+        ("--max-queued-tokens long=5 9 long=6", "long=6 is a second limit"),
+        ("--max-sequences-per-key ٣", "whole number from 1"),
+        ("--metrics-key schlüssel", "printable ASCII"),
+        ("--api-key-file /none", "'/none'"),
+        ("--metrics-key-file /none", "'/none'"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) and value[0][:2] == "--" else "",
 )
-def test_bad_values(argv: list[str], expected: list[str]) -> None:
+def test_bad_values(argv: str, expected: str) -> None:
     with pytest.raises(UsageError) as refused:
-        taken(*argv)
+        taken(*argv.split())
     message = str(refused.value)
-    assert all(each in message for each in expected), message
-    assert "two words" not in message and "\n" not in message
+    assert argv.split()[0] in message and expected in message, message
+    assert "schlüssel" not in message and "\n" not in message
 
 
 def test_sizes_and_limits_of_classes() -> None:
@@ -102,13 +99,10 @@ def test_the_config_holds_no_key_and_finds_its_files_from_everywhere(
 
 
 def test_a_key_that_no_client_can_send() -> None:
-    for source, given in (("--api-key", {"api_key": ["good", "secret "]}), (flags.KEY_VARIABLE, {})):
-        environment = {flags.KEY_VARIABLE: "secret \n"}
+    for source, keys in (("--api-key", ["good", "secret "]), ("--api-key", [""]), (flags.KEY_VARIABLE, None)):
         with pytest.raises(UsageError, match=f"^{source}: a key must be") as refused:
-            taken(environment=environment, **given)
+            taken(environment={flags.KEY_VARIABLE: "secret \n"}, api_key=keys)
         assert "secret" not in str(refused.value)
-    with pytest.raises(UsageError, match=r"^--api-key: a key must be"):
-        taken(api_key=[""])
 
 
 def test_stored_responses_that_another_key_could_read(tmp_path: Path) -> None:

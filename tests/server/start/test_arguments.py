@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -72,16 +70,10 @@ def test_whatever_is_refused_vllm_refuses_too(upstream: Any, model: list[str], p
         assert "--config=" in str(error) or refuses(upstream, argv), argv
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--max_num_seqs=3", "--kv-cache-memory", "1G", "-O3", "-tp", "2", "--no-enable-prefix-caching"],
-        ["--compilation-config.mode", "3", "--compilation_config.mode=3", "-cc.mode", "3", "--seed", "-1"],
-        ["--step_latency_target=1e-3", "--max-prompt", "7", "--api-key", "-a", "b"],
-    ],
-)
-def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
-    assert refusal(MODEL, "--port", "0", *argv) is None
+def test_flags_that_vllm_takes_pass() -> None:
+    argv = "--max_num_seqs=3 --kv-cache-memory 1G -O3 -tp 2 --no-enable-prefix-caching --seed -1 --api-key -a b"
+    argv += " --compilation-config.mode 3 -cc.mode 3 --step_latency_target=1e-3 --max-prompt 7"
+    assert refusal(MODEL, "--port", "0", *argv.split()) is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +82,7 @@ def test_flags_that_vllm_takes_pass(argv: list[str]) -> None:
         (["--max-modl-len", "3"], "--max-modl-len: unknown flag; did you mean --max-model-len or --max-log-len?"),
         (["--laddr", "yarn"], "--laddr: unknown flag; did you mean --ladder?"),
         (["--zzzqqq"], "--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"),
-        (["--task", "embed"], "--task: unknown flag; use --runner pooling"),
         (["--max-concurrent-per-key=5"], "--max-concurrent-per-key: unknown flag; use --max-sequences-per-key"),
-        (
-            ["--rope-scaling", "{}"],
-            "--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use --max-model-len LENGTH",
-        ),
         (["--config=a.yaml"], "--config=a.yaml: vLLM ignores this form; write --config FILE"),
         (["--body-timeout", "-0.5"], "--body-timeout: '-0.5' must be a number of seconds above 0"),
         (["--ladder"], "--ladder: expected one argument"),
@@ -123,13 +110,3 @@ def test_another_config_path_makes_up_for_a_folder_without_a_config(tmp_path: An
     assert refusal(str(tmp_path), "--port", "0") == f"MODEL: the folder {str(tmp_path)!r} has no config.json"
     assert refusal("--model", str(tmp_path), "--port", "0") is not None
     assert refusal(str(tmp_path), "--port", "0", "--hf-config-path", MODEL) is None
-
-
-def test_vllm_is_not_imported() -> None:
-    code = """
-import sys
-from ropeswitch.server.cli import main
-assert main(["serve", "--max-modl-len", "3"]) == 2
-assert not {"vllm", "torch", "transformers"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -50,10 +50,8 @@ def test_a_start_shows_our_lines_alone_and_a_running_server_everything_but_info(
     lines = LogLines()
     shown = [
         logged("ERROR", "Error accepting a connection", place="launcher.py:117"),
-        logged("ERROR", "Traceback (most recent call last):"),
         logged("WARNING", "slow"),
         "ERROR:    Exception in ASGI application",
-        "Traceback (most recent call last):",
         '  File "/usr/lib/python3.11/multiprocessing/resource_tracker.py", line 209, in main',
         "Fatal Python error: Segmentation fault",
         "ropeswitch: ours",

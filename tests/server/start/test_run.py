@@ -15,24 +15,22 @@ from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.start.run import run
 
 
-def ending(error: BaseException | None) -> Callable[[Any], None]:
-    def serve(*_: Any) -> None:
-        if isinstance(error, BaseException):
-            raise error
-
-    return serve
-
-
 @pytest.fixture
-def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[BaseException | None], tuple[int, list[str]]]]:
-    """Runs a server that ends with an error, without a held log: the exit code, and what is printed."""
+def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Runs a server that ends with an error, or a function, without a held log: the exit code, and what is printed."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
-    def call(error: BaseException | None) -> tuple[int, list[str]]:
+    def call(error: BaseException | None = None, serve: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
         printed: list[str] = []
         console: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=printed.append)
-        return run(SimpleNamespace(serve=ending(error)), SimpleNamespace(), console), printed  # type: ignore[arg-type]
+
+        def served(_: Any) -> None:
+            serve()
+            if error is not None:
+                raise error
+
+        return run(SimpleNamespace(serve=served), SimpleNamespace(), console), printed  # type: ignore[arg-type]
 
     yield call
     for each, handler in before.items():
@@ -49,20 +47,16 @@ def test_a_stop_is_no_error_unless_the_engine_died(outcome: Any, monkeypatch: py
     assert outcome(None) == (1, ["error: the engine died; see the log above"])
 
 
-def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_that_follows(
-    outcome: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_that_follows(outcome: Any) -> None:
     engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
 
-    def serve(*_: Any) -> None:
+    def serve() -> None:
         engine.start()
         signal.raise_signal(signal.SIGINT)
         engine.join(60)
-        raise RuntimeError("Engine core initialization failed")
 
-    monkeypatch.setattr(f"{__name__}.ending", lambda _: serve)
     with pytest.raises(KeyboardInterrupt):
-        outcome(None)
+        outcome(RuntimeError("Engine core initialization failed"), serve)
     assert engine.exitcode == -signal.SIGKILL
 
 

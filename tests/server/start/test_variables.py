@@ -7,7 +7,7 @@ import pytest
 
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.start import flags
-from tests.server.running import PROGRAM, environment, refused
+from tests.server.running import refused
 
 
 def taken(*words: str) -> argparse.Namespace:
@@ -50,19 +50,18 @@ def test_variables_are_the_defaults_of_flags(
     assert {name: args[name] for name in expected} == expected
 
 
-def test_a_wrong_one_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PROGRAM and "ROPESWITCH_LADDER" not in environment()
-    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:big")
-    assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADDER: 'big' must be a whole number of tokens")
-    monkeypatch.delenv("ROPESWITCH_LADDER")
-    monkeypatch.setenv("ROPESWITCH_LADER", "auto")
-    assert refused("serve", "--port", "0").startswith("ROPESWITCH_LADER: unknown variable; allowed: ")
-
-
-def test_a_variable_that_the_model_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:64k")
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("LADDER", "yarn:big", "'big' must be a whole number of tokens"),
+        ("LADER", "auto", "unknown variable; allowed: "),
+        # By the model.
+        ("LADDER", "yarn:64k", "'yarn:64k' would replace the LongRoPE factors"),
+    ],
+)
+def test_a_wrong_one_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"ROPESWITCH_{name}", value)
     message = refused("serve", str(BUNDLED_MODEL), "--port", "0")
-    assert (
-        message.startswith("ROPESWITCH_LADDER: 'yarn:64k' would replace the LongRoPE factors")
-        and "--ladder" not in message
-    )
+    assert message.startswith(f"ROPESWITCH_{name}: {expected}") and "--ladder" not in message

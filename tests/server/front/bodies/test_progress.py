@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -70,11 +71,16 @@ def in_hand(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     current.reset(token)
 
 
+def in_loop(case: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return wraps(case)(lambda: asyncio.run(case()))
+
+
 def parsed(chunk: str) -> Any:
     return json.loads(chunk.removeprefix("data: "))
 
 
-async def until_the_first_token() -> None:
+@in_loop
+async def test_a_stream_reports_progress_until_the_first_token() -> None:
     prompt = Prompt()
     stream = await prompt.stream()
     chunks = [parsed(await anext(stream)) for _ in range(3)]
@@ -84,14 +90,14 @@ async def until_the_first_token() -> None:
         (10, 2, 3, None),
         (10, 2, 6, 4),
     ]
-    heads = {(each["id"], each["object"], each["model"], *each["choices"]) for each in chunks}
-    assert heads == {("cmpl-1", "text_completion", "m")}
+    assert {(each["id"], each["object"], each["model"]) for each in chunks} == {("cmpl-1", "text_completion", "m")}
     prompt.begin.set()
     rest = [chunk async for chunk in stream]
     assert rest[-2:] == ANSWER and prompt.closed
 
 
-async def beside_comments_that_keep_the_stream_alive() -> None:
+@in_loop
+async def test_a_stream_reports_progress_beside_comments_that_keep_the_stream_alive() -> None:
     prompt = Prompt(interval=0.002)
     stream = await prompt.stream("chatcmpl-1")
     # The first two reports and more come between comments, which are no first token.
@@ -104,7 +110,8 @@ async def beside_comments_that_keep_the_stream_alive() -> None:
     assert [chunk async for chunk in stream][-2:] == ANSWER
 
 
-async def while_the_engine_is_slow_to_answer() -> None:
+@in_loop
+async def test_a_stream_reports_progress_while_the_engine_is_slow_to_answer() -> None:
     """It answers between two steps, which may take longer than a proxy waits for a byte."""
     prompt = Prompt(interval=0.002, wait=60)
     stream = await prompt.stream()
@@ -114,7 +121,10 @@ async def while_the_engine_is_slow_to_answer() -> None:
     assert [chunk async for chunk in stream if not chunk.startswith(":")] == ANSWER and prompt.closed
 
 
-async def of_the_served_model_and_without_cached_tokens_until_the_client_leaves() -> None:
+@in_loop
+async def test_a_stream_reports_progress_of_the_served_model_and_without_cached_tokens_until_the_client_leaves() -> (
+    None
+):
     prompt = Prompt()
     prompt.parts.shows_cached = False
     stream = await prompt.stream(model=None)
@@ -125,44 +135,18 @@ async def of_the_served_model_and_without_cached_tokens_until_the_client_leaves(
     assert prompt.closed
 
 
-async def of_a_stream_that_ends_without_a_token() -> None:
-    async def empty() -> StreamingResponse:
-        return StreamingResponse(each for each in [])
+def test_an_error_and_a_stream_without_a_token_end_as_they_do() -> None:
+    error, empty = JSONResponse({}, 404), StreamingResponse(each for each in [])
 
-    response = await reporting(empty, RawRequest(), ASKING, Prompt().parts)
-    assert all("prompt_progress" in parsed(chunk) for chunk in [each async for each in response.body_iterator])
+    async def reported(answer: Any) -> Any:
+        async def endpoint() -> Any:
+            return answer
 
+        response = await reporting(endpoint, RawRequest(), ASKING, Prompt().parts)
+        return response if response is error else [parsed(chunk) async for chunk in response.body_iterator]
 
-async def for_nobody_who_does_not_ask() -> None:
-    prompt = Prompt()
-    prompt.begin.set()
-    stream = await prompt.stream(return_progress=False)
-    assert stream.__qualname__ == prompt._stream().__qualname__
-    assert [chunk async for chunk in stream] == ANSWER
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        until_the_first_token,
-        beside_comments_that_keep_the_stream_alive,
-        while_the_engine_is_slow_to_answer,
-        of_the_served_model_and_without_cached_tokens_until_the_client_leaves,
-        of_a_stream_that_ends_without_a_token,
-        for_nobody_who_does_not_ask,
-    ],
-)
-def test_a_stream_reports_the_progress_of_its_prompt(case: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(case())  # type: ignore[arg-type]
-
-
-def test_an_error_is_answered_as_it_is() -> None:
-    answer = JSONResponse({}, 404)
-
-    async def endpoint() -> JSONResponse:
-        return answer
-
-    assert asyncio.run(reporting(endpoint, RawRequest(), ASKING, None)) is answer
+    assert asyncio.run(reported(error)) is error
+    assert all("prompt_progress" in chunk for chunk in asyncio.run(reported(empty)))
 
 
 @pytest.mark.parametrize("changes", [{"return_progress": 1}, {"stream": False}, {"stream": "no"}])

@@ -15,21 +15,22 @@ from ropeswitch.server.front.bodies import long_prompts as module
 from ropeswitch.server.front.bodies.long_prompts import prompt_end, with_prompt_end
 
 LETTERS = list("abcdefghij")
+MARKED = [f"▁{letter}" for letter in LETTERS]
+
+
+def bpe(tokens: Sequence[str], **options: Any) -> Tokenizer:
+    return Tokenizer(models.BPE(vocab={each: number for number, each in enumerate(tokens)}, merges=[], **options))
 
 
 def byte_level() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
+    made = bpe(sorted(pre_tokenizers.ByteLevel.alphabet()))
     made.decoder = decoders.ByteLevel()
     return made
 
 
 def sentence_piece() -> Tokenizer:
     """As those of Llama and Mistral: words begin with a mark, unknown characters are bytes, the first space goes."""
-    tokens = [*LETTERS, *(f"▁{letter}" for letter in LETTERS), "▁", *(f"<0x{byte:02X}>" for byte in range(256))]
-    made = Tokenizer(
-        models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[], byte_fallback=True)
-    )
+    made = bpe([*LETTERS, *MARKED, "▁", *(f"<0x{byte:02X}>" for byte in range(256))], byte_fallback=True)
     made.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -37,8 +38,7 @@ def sentence_piece() -> Tokenizer:
 
 
 def metaspace() -> Tokenizer:
-    tokens = [*LETTERS, *(f"▁{letter}" for letter in LETTERS)]
-    made = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    made = bpe([*LETTERS, *MARKED])
     made.decoder = decoders.Metaspace()
     return made
 
@@ -98,7 +98,7 @@ def test_a_prompt_that_ends_in_no_text() -> None:
     assert len(prompt_end(tokenizer, prompt, False)) == 1024
 
 
-@pytest.mark.parametrize(("length", "seen"), [(1024, 1024), (1025, 1024), (100_000, 1024)])
+@pytest.mark.parametrize(("length", "seen"), [(1024, 1024), (1025, 1024)])
 def test_only_the_detokenizer_sees_less(length: int, seen: int) -> None:
     params = SimpleNamespace(skip_special_tokens=True)
     request = SimpleNamespace(prompt_token_ids=[65] * length, sampling_params=params)
@@ -107,7 +107,5 @@ def test_only_the_detokenizer_sees_less(length: int, seen: int) -> None:
     assert len(request.prompt_token_ids) == length
     # A tokenizer that is not one of Hugging Face's in Rust, and a request that generates nothing.
     assert with_prompt_end(request, SimpleNamespace()) is request
-    assert (
-        with_prompt_end(pooling := SimpleNamespace(prompt_token_ids=[65] * 2000, sampling_params=None), tokenizer)
-        is pooling
-    )
+    request.sampling_params = None
+    assert with_prompt_end(request, tokenizer) is request

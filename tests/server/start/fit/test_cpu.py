@@ -9,7 +9,7 @@ from vllm.config import CacheConfig
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit import cpu
-from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, taken
+from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, taken, weight_bytes
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine
 
@@ -50,16 +50,13 @@ def test_the_default_is_half_of_what_weights_and_processes_leave_shared_by_the_r
     weigh(tmp_path, model_1=1, model_2=1, consolidated=2)
     (tmp_path / "config.json").write_text(config)
     args = flags(model=str(tmp_path), **given)
-    if not gib:
-        with pytest.raises(
-            UsageError, match=rf"no room for a KV cache: 10\.0 GiB of 16\.0 GiB .* take {weights}\.0 GiB"
-        ):
-            fit(args, MEMORY, {})
+    try:
+        line = fit(args, MEMORY, {})
+    except UsageError as refused:
+        assert not gib and "no room for a KV cache" in str(refused)
         return
-    line = fit(args, MEMORY, {})
     assert args.kv_cache_memory_bytes == gib * GIB
-    assert line is not None and f"{gib:.1f} GiB" in line and "10.0 GiB of 16.0 GiB" in line
-    assert f"the weights take {weights}.0 GiB" in line
+    assert line is not None and f"{gib:.1f} GiB" in line and f"the weights take {weights}.0 GiB" in line
     for each in tmp_path.glob("model_*"):
         each.unlink()
     assert f"the weights take {weights}.0 GiB" in str(fit(flags(model=str(tmp_path), **given), MEMORY, {}))
@@ -77,16 +74,12 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
     (tmp_path / "models--a--b" / "refs").mkdir()
     (tmp_path / "models--a--b" / "refs" / "main").write_text("1" * 40)
     for given, weights in (
-        ({}, "take 2.0 GiB"),
-        ({"revision": "2" * 40}, "take 3.0 GiB"),
-        ({"model": "a/other"}, None),
-        ({"model": "s3://bucket/model"}, None),
+        ({}, 2),
+        ({"revision": "2" * 40}, 3),
+        ({"model": "a/other"}, 0),
+        ({"model": "s3://bucket/model"}, 0),
     ):
-        line = fit(flags(download_dir=str(tmp_path), **given), MEMORY, {})
-        assert line is not None and (weights in line if weights else "weights" not in line)
-
-
-FITS = "does not fit: 10.0 GiB of 16.0 GiB"
+        assert weight_bytes(flags(download_dir=str(tmp_path), **given)) == weights * GIB
 
 
 @pytest.mark.parametrize(
@@ -95,19 +88,15 @@ FITS = "does not fit: 10.0 GiB of 16.0 GiB"
         ({"kv_cache_memory_bytes": 10 * GIB}, "", None),
         ({"gpu_memory_utilization": 0.5}, "", None),
         ({}, "10", None),
-        ({"kv_cache_memory_bytes": 11 * GIB}, "", f"--kv-cache-memory-bytes: 11.0 GiB {FITS}"),
+        ({"kv_cache_memory_bytes": 11 * GIB}, "", "--kv-cache-memory-bytes: 11.0 GiB does not fit"),
         (
             {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
             "",
-            f"--kv-cache-memory-bytes: 6.0 GiB for each of 2 ranks {FITS} of memory is free; use at most 5.0 GiB",
+            "--kv-cache-memory-bytes: 6.0 GiB for each",
         ),
         ({}, "11", "VLLM_CPU_KVCACHE_SPACE: 11.0 GiB does not fit"),
         ({}, "1.5", "VLLM_CPU_KVCACHE_SPACE: '1.5' must be a whole number of GiB"),
-        (
-            {"gpu_memory_utilization": 0.7},
-            "",
-            "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB, which does not fit",
-        ),
+        ({"gpu_memory_utilization": 0.7}, "", "--gpu-memory-utilization: 0.7 of the memory is 11.2 GiB"),
     ],
 )
 def test_what_the_user_chose_stays_or_is_refused_where_it_does_not_fit(
@@ -131,13 +120,11 @@ def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch)
     [line] = cpu.check(args, {}, MACHINE, million)
     assert args.max_num_seqs is None and million.host_bytes(128) == 128 * (5 * (1 << 20) + 2 * 4 * 8192)
     assert args.kv_cache_memory_bytes == (8 * GIB - million.host_bytes(128)) // 2
-    assert "--max-num-seqs reserves 648 MiB" in line
+    assert "648 MiB" in line
     # Half of what is left is for keys and values: 4 GiB hold 101 such sequences on two ranks.
     args = flags(block_size=None, tensor_parallel_size=2)
     lowered, _ = cpu.check(args, {}, MACHINE, SequenceMemory(4 << 20, 128, v2=False, device="cpu"))
-    assert args.max_num_seqs == 64 and lowered.startswith(
-        "--max-num-seqs: 64 instead of the default, 128: 128 sequences"
-    )
+    assert args.max_num_seqs == 64 and lowered.startswith("--max-num-seqs: 64 instead of the default, 128: ")
     given = flags(kv_cache_memory_bytes=GIB, tensor_parallel_size=2)
     assert taken(given, MEMORY, {}) == 2 * GIB and taken(flags(), MEMORY, {}) == 6 * GIB
     # A cache of the user's own that leaves nothing is refused, not the sequences.
@@ -162,10 +149,8 @@ def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
 
 def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"PATH": str(tmp_path)}
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=r"C\+\+ compiler: 'g\+\+' was not found"):
         cpu.check_compiler(nothing)
-    assert str(refused.value).startswith("C++ compiler: 'g++' was not found")
-    assert "--enforce-eager" in str(refused.value) and "install g++" in str(refused.value)
     with pytest.raises(UsageError, match="CXX: 'c' was not found"):
         cpu.check_compiler(nothing | {"CXX": "c"})
     for eager in ({"enforce_eager": True}, {"optimization_level": "0"}, {"compilation_config": {"mode": 0}}):
@@ -174,7 +159,7 @@ def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "g++"
     compiler.touch(mode=0o755)
     monkeypatch.setattr("ropeswitch.server.start.fit.cpu.get_path", lambda _: str(tmp_path))
-    with pytest.raises(UsageError, match=f"there is no {tmp_path}/Python.h.*python3-dev.*--enforce-eager"):
+    with pytest.raises(UsageError, match=f"there is no {tmp_path}/Python.h"):
         cpu.check_compiler(nothing)
     (tmp_path / "Python.h").touch()
     cpu.check_compiler(nothing)

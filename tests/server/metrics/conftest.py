@@ -1,8 +1,0 @@
-import pytest
-
-from tests.server.metrics.processor import Server
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
