@@ -18,7 +18,6 @@ from ropeswitch.server.start.fit.memory import Memory
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.serve import plugin_names
 from tests.exactness import checkpoints
-from tests.exactness.checkpoints import factors, ladder_file
 
 Started = Callable[..., Namespace]
 
@@ -114,23 +113,6 @@ def test_vllm_s_log_is_held_unless_it_is_asked_for(
     assert started(str(checkpoint), *flags).held is held
 
 
-def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(started: Started) -> None:
-    args = started()
-    assert [each["name"] for each in args.additional_config["ropeswitch"]["sets"]] == ["r1", "r2", "x64", "x512"]
-    assert (args.served_model_name, args.kv_cache_memory_bytes) == (["longrope-mini"], 1 << 30)
-
-
-def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path: Path) -> None:
-    sets = [
-        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
-        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
-    ]
-    args = started(str(checkpoint), "--factors", str(ladder_file(tmp_path / "ladder.json", sets)))
-    found = args.additional_config["ropeswitch"]["sets"]
-    assert [(each["name"], each["max_length"]) for each in found] == [("to-64", 64), ("to-128", 128), ("to-2048", 2048)]
-    assert args.max_model_len == 2048
-
-
 @pytest.fixture
 def su(tmp_path: Path) -> Path:
     """The first Phi-3 configs say ``su`` and keep the window at the top level."""
@@ -166,7 +148,7 @@ def test_the_bundled_model_by_its_path_is_the_bundled_model(
     monkeypatch.chdir(BUNDLED_MODEL.parent)
     (tmp_path / "link").symlink_to(BUNDLED_MODEL)
     first = found()
-    assert len(first[0]) == 4
+    assert ([each["name"] for each in first[0]], first[1]) == (["r1", "r2", "x64", "x512"], 1 << 30)
     for model in ("longrope-mini", f"./{BUNDLED_MODEL.name}/", str(tmp_path / "link")):
         assert found(model) == first
     sets, cache = found("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M")

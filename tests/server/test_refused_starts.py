@@ -5,17 +5,14 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vllm
 
-from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
-from tests.server.checkpoint import MAXIMUM, phi3_with_tokenizer
+from tests.server.checkpoint import MAXIMUM
 from tests.server.running import ENGINE, PROGRAM, environment, refused, running
 
 PAIRS = 16
@@ -41,16 +38,12 @@ def test_a_model_type_that_is_unknown(refusal: Any, tmp_path: Path) -> None:
 WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"rope": {"short_factor": [1.0] * (PAIRS - 1)}}, f"short_factor field must have length {PAIRS}, got {PAIRS - 1}"),
     ({"rope": {"short_factor": None}}, "rope_parameters.short_factor: None must be a list of numbers"),
-    ({"rope": {"long_factor": ["a"]}}, "rope_parameters.long_factor: ['a'] must be a list of numbers"),
-    ({"rope": {"partial_rotary_factor": "x"}}, "rope_parameters.partial_rotary_factor: 'x' must be a number"),
     ({"rope_parameters": "abc"}, "rope_parameters: 'abc' must be a JSON object"),
-    ({"rope_parameters": [1, 2]}, "rope_parameters: [1, 2] must be a JSON object"),
     ({"max_position_embeddings": "x"}, "max_position_embeddings: 'x' must be a whole number"),
     (
         {"original_max_position_embeddings": "x"},
         "original_max_position_embeddings: 'x', but rope_parameters.original_max_position_embeddings: 256",
     ),
-    ({"head_dim": "x"}, "head_dim: 'x' must be a whole number"),
     ({"num_attention_heads": 0}, "num_attention_heads: 0 must be a whole number of at least 1"),
     ({"intermediate_size": "x"}, "'intermediate_size' expected int, got str (value: 'x')"),
 ]
@@ -72,12 +65,10 @@ def test_model_configs_with_a_wrong_field(
     ("content", "expected"),
     [
         (b"[]", "must hold a JSON object, found []"),
-        (b'"x"', "must hold a JSON object, found 'x'"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
         (b"\xff", "is not UTF-8 text"),
     ],
-    ids=["list", "text", "deep-list", "deep-object", "bytes"],
+    ids=["list", "deep", "bytes"],
 )
 def test_model_configs_that_hold_no_object(refusal: Any, tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "config.json").write_bytes(content)
@@ -101,14 +92,10 @@ def test_an_error_of_any_kind_in_a_config_is_one_line(
 
 def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     model, path = str(checkpoint), tmp_path / "factors.json"
-    cases: list[tuple[list[dict[str, Any]], str]] = [
-        ([a_set(factors=[1.0] * (PAIRS - 1))], f"{PAIRS - 1} factors"),
-        ([a_set(factors=[1.0] * (PAIRS - 1) + [-1.0])], f"factors[{PAIRS - 1}]: -1.0"),
-        ([a_set(factors=[1.0] * (PAIRS - 1) + [float("inf")])], "factor"),
-        ([a_set(), a_set(name="b", max_length=100)], "sets[1].max_length: 100"),
-    ]
-    for sets, expected in cases:
-        assert expected in refusal(model, "--factors", str(ladder_file(path, sets)))
+    sets = [a_set(), a_set(name="b", max_length=100)]
+    assert "sets[1].max_length: 100" in refusal(model, "--factors", str(ladder_file(path, sets)))
+    sets = [a_set(factors=[1.0] * (PAIRS - 1))]
+    assert f"{PAIRS - 1} factors" in refusal(model, "--factors", str(ladder_file(path, sets)))
     ladder_file(path, [a_set()])
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 5e5}))
     message = refusal(model, "--factors", str(path))
@@ -131,7 +118,7 @@ def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
-def test_a_base_that_would_be_dropped(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_base_that_would_be_dropped(refusal: Any, tmp_path: Path) -> None:
     checkpoints.llama(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
     message = refusal(str(tmp_path), "--hf-overrides", json.dumps({"rope_parameters": YARN}), "--max-model-len", "256")
     assert message.startswith("--hf-overrides:") and "drops rope_theta 5000000" in message
@@ -143,8 +130,6 @@ def test_a_base_that_would_be_dropped(refusal: Any, checkpoint: Path, tmp_path: 
     message = refusal(str(tmp_path))
     assert "rope_parameters.rope_type: 'default', but rope_scaling.rope_type: 'yarn'" in message
     assert "Remove rope_scaling" in message
-    message = refusal(str(checkpoint), "--max-model-len", str(2 * MAXIMUM))
-    assert message.startswith(f"--max-model-len: {2 * MAXIMUM} exceeds {MAXIMUM}") and "--factors FILE" in message
 
 
 def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
@@ -152,36 +137,6 @@ def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     message = refusal(str(tmp_path))
     assert message.startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision") and "--index-url" in message
-
-
-def split(**changes: Any) -> Any:
-    """A configuration whose sequences are split over two ranks."""
-    parallel = SimpleNamespace(decode_context_parallel_size=2, cp_kv_cache_interleave_size=changes.get("interleave", 1))
-    cache = SimpleNamespace(block_size=128, cache_dtype=changes.get("dtype", "auto"))
-    model = SimpleNamespace(use_mla=changes.get("latent", False))
-    return SimpleNamespace(parallel_config=parallel, cache_config=cache, model_config=model)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"interleave": 48}, "cp_kv_cache_interleave_size: 48 must divide block_size, which is 128"),
-        ({"dtype": "fp8"}, "kv_cache_dtype: 'fp8': the CPU attention"),
-        ({"latent": True}, "decode_context_parallel_size: 2: vLLM's latent attention on CPUs"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_ranks_that_cannot_share_sequences(changes: dict[str, Any], expected: str) -> None:
-    check_split_sequences(split())
-    with pytest.raises(UnsupportedError, match=expected):
-        check_split_sequences(split(**changes))
-
-
-@pytest.mark.full
-def test_what_an_engine_finds_is_one_line_too(tmp_path: Path) -> None:
-    folder = phi3_with_tokenizer(tmp_path, num_key_value_heads=1)
-    ranks = ["--tensor-parallel-size", "2", "--decode-context-parallel-size", "2", "--kv-cache-dtype", "fp8"]
-    assert "kv_cache_dtype: 'fp8': the CPU attention" in refused("serve", str(folder), *ENGINE, "--port", "0", *ranks)
 
 
 @pytest.mark.full
