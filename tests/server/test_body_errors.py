@@ -89,13 +89,19 @@ class Item(BaseModel):
     kind: Literal["a"]
 
 
-class Items(BaseModel):
-    input: str | list[Item]
-
-
 def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
-    """vLLM's route would collect gigabytes of errors."""
+    """A few are validated together: vLLM's route would collect gigabytes of errors."""
     app = app_behind(parts(tmp_path)[0])
+    together: list[int] = []
+
+    class Items(BaseModel):
+        input: str | list[Item]
+
+        @model_validator(mode="before")
+        @classmethod
+        def note(cls, data: Any) -> Any:
+            together.append(len(data["input"]))
+            return data
 
     @app.post("/v1/responses")
     async def take(body: Items) -> int:
@@ -104,11 +110,10 @@ def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
     read_long_bodies(app)
     right = [{"kind": "a"}] * 40
     assert ask(app, "POST", "/v1/responses", json={"input": right}).json() == 40
+    together.clear()
     found = ask(app, "POST", "/v1/responses", json={"input": right + [{"kind": "b"}] * 2_400})
-    assert found.status_code == 400
+    assert found.status_code == 400 and max(together) < 100
     assert error_of(found)["message"] == "input[40].kind: Input should be 'a'"
-    found = ask(app, "POST", "/v1/responses", json={"input": [{}] * 2_400})
-    assert error_of(found)["param"] == "input[0].kind"
 
 
 def test_a_route_that_reads_its_body_by_itself(tmp_path: Path) -> None:
