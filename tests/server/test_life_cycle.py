@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,9 +147,17 @@ def test_it_drains(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_without_time_to_drain_streams_are_ended_at_once(tmp_path: Path) -> None:
-    """As with vLLM's default; here each stream gets a final chunk with ``abort``."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "0") as server:
+def test_a_stream_that_waits_is_kept_alive_and_without_time_to_drain_all_are_ended(tmp_path: Path) -> None:
+    """The official client skips the comments. As with vLLM's default; here each stream gets a final ``abort``."""
+    flags = [*SERVED, *FLAGS[:1], *FLAGS[3:], "--max-num-seqs", "1", "--sse-keep-alive-interval", "1"]
+    with running(tmp_path, *flags, "--shutdown-timeout", "0") as server:
+        first = stream(server, 1000)
+        next(first)
+        # Read on, or the server would wait for this client.
+        threading.Thread(target=list, args=(first,), daemon=True).start()
+        waiting = server.post("/v1/completions", {"model": "passkey-tiny", "prompt": "The", "stream": True})
+        lines = [line for line in waiting.text.split("\n") if line]
+        assert lines[0] == ": keep-alive" and lines[-1] == "data: [DONE]"
         chunks = stream(server, 1000)
         next(chunks)
         server.process.send_signal(signal.SIGTERM)
