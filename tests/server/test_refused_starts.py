@@ -1,14 +1,12 @@
 """Starts that must be refused: exit code 2 and one line on standard error that names the field and the value."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import vllm
 
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
@@ -102,20 +100,15 @@ def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     assert message.startswith("rope_theta:") and "500000" in message and "10000" in message
 
 
-def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_a_model_that_may_not_be_trained_with_its_rope(refusal: Any, tmp_path: Path) -> None:
     checkpoints.llama(tmp_path)
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
-    overrides = json.dumps({"rope_parameters": yarn})
+    overrides = json.dumps({"rope_parameters": YARN | {"rope_theta": 1e4}})
     # Nothing says whether a Llama was trained with it.
     message = refusal(str(tmp_path), "--hf-overrides", overrides)
     assert message.startswith("--ladder:") and "--ladder none" in message and "--ladder yarn" in message
-    overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 5]}})
-    ladder = ladder_file(tmp_path / "ladder.json", [a_set()])
-    message = refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
-    assert message.startswith("rope_parameters.mrope_section: [4, 6, 5] must be three sizes that add up to 16")
-
-
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
 def test_a_base_that_would_be_dropped(refusal: Any, tmp_path: Path) -> None:
@@ -123,20 +116,12 @@ def test_a_base_that_would_be_dropped(refusal: Any, tmp_path: Path) -> None:
     message = refusal(str(tmp_path), "--hf-overrides", json.dumps({"rope_parameters": YARN}), "--max-model-len", "256")
     assert message.startswith("--hf-overrides:") and "drops rope_theta 5000000" in message
     assert "--max-model-len LENGTH" in message and '"rope_theta": 5000000' in message
-    message = refusal(str(tmp_path), "--hf-overrides", '{"rope_theta": 1000000.0}')
-    assert message.startswith("--hf-overrides: rope_theta: 1000000.0 has no effect") and "5000000.0" in message
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": YARN}))
-    message = refusal(str(tmp_path))
-    assert "rope_parameters.rope_type: 'default', but rope_scaling.rope_type: 'yarn'" in message
-    assert "Remove rope_scaling" in message
 
 
 def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
     config = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    message = refusal(str(tmp_path))
-    assert message.startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision") and "--index-url" in message
+    assert refusal(str(tmp_path)).startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision")
 
 
 @pytest.mark.full
@@ -164,21 +149,3 @@ def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path:
     assert done.returncode == 1 and 'File "' not in line, done.stderr
     assert line.startswith("ropeswitch: error: the server did not start: SafetensorError: ")
     assert "vllm/model_executor/" in line
-
-
-@pytest.mark.full
-def test_an_engine_of_another_vllm_does_not_start(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one other method; ``test_patches.py`` has the API server's."""
-    file, method = "v1/core/kv_cache_utils.py", "generate_block_hash_extra_keys"
-    installed = Path(vllm.__file__).parent
-    copy = tmp_path / "vllm"
-    shutil.copytree(installed, copy, copy_function=os.symlink)
-    (copy / file).unlink()
-    source = (installed / file).read_text()
-    assert source.count(f"def {method}(") == 1
-    (copy / file).write_text(source.replace(f"def {method}(", f"def {method}(  # another release"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    message = refused("serve", str(checkpoint), *ENGINE, "--port", "0", command=PROGRAM)
-    assert f".{method}: fingerprint" in message and "`ropeswitch patches check` lists every difference" in message
