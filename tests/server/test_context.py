@@ -195,8 +195,8 @@ def test_a_limit_that_nobody_named_reserves_nothing(
 
 
 def test_whether_a_body_limits_the_answer() -> None:
-    named = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-    assert all(names_output_limit(body) for body in ({"sampling_params": {"max_tokens": 5}}, *({n: 5} for n in named)))
+    bodies: list[dict[str, Any]] = [{"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_output_tokens": 5}]
+    assert all(map(names_output_limit, [*bodies, {"sampling_params": {"max_tokens": 5}}]))
     assert not names_output_limit({"max_tokens": None, "sampling_params": {}, "prompt": "max_tokens"})
 
 
