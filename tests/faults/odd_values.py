@@ -9,13 +9,7 @@ from tests.server import mistakes
 # A right request to each route.
 RIGHT: dict[str, dict[str, Any]] = {path: body | {"model": MODEL} for path, body in mistakes.RIGHT.items()}
 # What else of a request makes a field matter.
-BESIDE: tuple[dict[str, Any], ...] = (
-    {},
-    {"tools": [mistakes.TOOL]},
-    {"tools": [{}]},
-    {"stream": True},
-    {"logprobs": True},
-)
+BESIDE = ({}, {"tools": [mistakes.TOOL]}, {"tools": [{}]}, {"stream": True}, {"logprobs": True})
 DEPENDENT = ("tool_choice", "stop_token_ids", "stream_options", "structured_outputs", "top_logprobs")
 
 
@@ -26,35 +20,16 @@ def _nested(depth: int) -> Any:
     return value
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 ODD: tuple[Any, ...] = (
     *(None, True, 0, -1, 1, 2**63, 2**64, -(2**70), 10**40, 1.5, 1e308, "", "a", "\ud800", "\0", "auto", "required"),
-    *(
-        [],
-        [-1],
-        [2**70],
-        ["a"],
-        [[]],
-        [None],
-        [{}],
-        [[5]],
-        {},
-        {"a": 1},
-        {"-1": 1},
-        {"5": 1e308},
-        *map(_nested, (100, 200, 450, 900)),
-    ),
+    *([], [-1], [2**70], ["a"], [[]], [None], [{}], [[5]], {}, {"a": 1}, {"-1": 1}, {"5": 1e308}),
+    *map(_nested, (100, 200, 450, 900)),
     *({"type": "json_schema"}, {"type": "json_schema", "json_schema": {}}, {"type": "structural_tag"}),
-    *(
-        {"type": "function", "function": {"name": "x"}},
-        {"json": "{"},
-        {"regex": "("},
-        {"choice": []},
-        {"json": 5},
-        {"json": {"minimum": 2**70}},
-    ),
+    *({"type": "function", "function": {"name": "x"}}, {"json": "{"}, {"regex": "("}, {"choice": []}, {"json": 5}),
     *([{"role": "user"}], [{"role": "assistant", "tool_calls": [{}]}], [{"role": "user", "content": 5}]),
-    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}],
-    *("{{ 1/0 }}", "{{ x.y.z }}", "{% if %}", {"rope_factor_set": 5}, {"max_pattern_size": 2, "min_count": 2}),
+    *([{"role": "user", "content": [IMAGE]}], {"json": {"minimum": 2**70}}, "{{ 1/0 }}", "{{ x.y.z }}", "{% if %}"),
+    *({"rope_factor_set": 5}, {"max_pattern_size": 2, "min_count": 2}),
 )
 
 

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.faults.conftest import FLAGS, MODEL
 from tests.passkey_tiny import SERVED
-from tests.server.asking import SECONDS, Asking, named, not_ready, processes, wait_until
+from tests.server.asking import SECONDS, Asking, lose, wait_until
 from tests.server.running import PROGRAM, Server, running
 
 STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 1000, "ignore_eos": True, "stream": True}
@@ -43,16 +42,10 @@ def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
     """Kill a process while clients are being answered; returns what each of them learnt."""
     streams = [each for each in clients if b'"stream": true' in each.request.data]
     wait_until(lambda: all(len(each.lines) > 4 for each in streams), time.monotonic(), "streams that run", 60)
-    started = processes(server)
-    named(server, name)[0].kill()
-    killed = time.monotonic()
-    wait_until(lambda: not_ready(server), killed, "a server that is not ready")
+    lose(server, name)
     for each in clients:
         each.join(SECONDS)
         assert not each.is_alive(), "a client still waits"
-    assert server.process.wait(30) not in (0, None)
-    _, alive = psutil.wait_procs(started, timeout=60)
-    assert not alive
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
     return sorted(map(is_told, clients))

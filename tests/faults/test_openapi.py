@@ -3,7 +3,6 @@
 The draws know no model's name and would let most answers be as long as they can, so both are put in.
 """
 
-import json
 import random
 from typing import Any
 
@@ -40,8 +39,7 @@ def tame(body: Any, rng: random.Random) -> Any:
         body = body | {"model": MODEL}
     given = [each for each in LENGTHS if each in body]
     body |= {each: min(body[each], 2) for each in given if type(body[each]) is int}
-    if not given:
-        body |= {"max_tokens": 2, "max_output_tokens": 2}
+    body |= {} if given else {"max_tokens": 2, "max_output_tokens": 2}
     return body | {"n": min(body["n"], 3)} if type(body.get("n")) is int else body
 
 
@@ -78,19 +76,13 @@ def test_no_input_is_a_fault_of_the_server(server: Server, mode: GenerationMode)
 
     for result in schema.get_all_operations():
         operation = result.ok()
-        drawn = settings(
-            max_examples=EXAMPLES,
-            phases=[Phase.generate],
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
+        once: dict[str, Any] = {"derandomize": True, "database": None, "suppress_health_check": list(HealthCheck)}
+        drawn = settings(max_examples=EXAMPLES, phases=[Phase.generate], **once)
         try:
             drawn(given(those_that_can_be_drawn(operation.as_strategy(generation_mode=mode)))(check))()
         except Unsatisfiable:
             # It has no field that could be wrong.
             assert mode is GenerationMode.NEGATIVE and operation.path not in RIGHT.keys() - UNDESCRIBED
-    print(json.dumps(answers, indent=1))
     assert not faults, faults[:3]
     # Of wrong bodies some are right but for a field that the route ignores; all routes must have refused some.
     wanted = 200 if mode is GenerationMode.POSITIVE else 400

@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.beside import unharmed
 from tests.faults.conftest import FLAGS, MODEL
-from tests.faults.raw import answer_on, connect, drip, head, read_all, read_events, whole
+from tests.faults.raw import answer_on, connect, drip, head, read_all, whole
 from tests.faults.state import held, metrics, settle
 from tests.passkey_tiny import SERVED
 from tests.server.asking import wait_until
@@ -62,18 +62,6 @@ def test_heads_and_bodies_that_stop_or_drip(impatient: Server) -> None:
     settle(impatient)
 
 
-@pytest.mark.full
-def test_a_body_that_comes_slowly_enough(impatient: Server) -> None:
-    """Two seconds beside one for each KiB: ten kilobytes in four seconds are taken."""
-    body = whole({"model": MODEL, "prompt": [5], "max_tokens": 1, "user": "x" * 10000, "stream": True})
-    opened = connect(impatient)
-    for at in range(0, len(body), 500):
-        opened.sendall(body[at : at + 500])
-        time.sleep(0.2)
-    assert read_events(opened, 1) == 1
-    opened.close()
-
-
 def not_reading(server: Server) -> list[socket.socket]:
     readers = []
     for _ in range(READERS):
@@ -100,21 +88,6 @@ def test_streams_that_nobody_reads_are_cut(impatient: Server) -> None:
     }
     assert ended == {"disconnect": READERS, "error": 0}
     assert held(impatient)["api"].memory - before["api"].memory < MOST_MEMORY
-
-
-@pytest.mark.full
-def test_streams_that_nobody_reads_while_their_clients_wait(server: Server) -> None:
-    """With a minute's patience: nothing but their own memory is held, and all of it is free when they leave."""
-    settle(server)
-    before = held(server)
-    with unharmed(server) as other:
-        readers = not_reading(server)
-        wait_until(lambda: other.answers > 20, time.monotonic(), "answers beside them", 60)
-        assert held(server)["api"].memory - before["api"].memory < MOST_MEMORY
-        for each in readers:
-            each.close()
-    settle(server)
-    wait_until(lambda: held(server)["api"].files <= before["api"].files + 2, time.monotonic(), "closed files")
 
 
 @pytest.mark.full

@@ -90,3 +90,19 @@ def not_ready(server: Server) -> bool:
         return server.get("/health/ready").status != 200
     except OSError:
         return True
+
+
+def lose(server: Server, name: str) -> float:
+    """Kill a process; the server must say within seconds that it is not ready, and then leave nothing behind.
+
+    Returns:
+        When the process was killed.
+    """
+    started = processes(server)
+    named(server, name)[0].kill()
+    killed = time.monotonic()
+    wait_until(lambda: not_ready(server), killed, "a server that is not ready")
+    assert server.process.wait(30) != 0
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert not alive
+    return killed

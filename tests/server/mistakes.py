@@ -24,18 +24,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong request.
-
-    Attributes:
-        path: Where it is posted.
-        body: Its body: JSON values, or bytes.
-        says: Words that the answer's message must have.
-        param: The answer's ``param``.
-        status: The answer's.
-        code: The answer's ``code``.
-        headers: More headers.
-        method: Its method.
-    """
+    """A wrong request: where its body is posted, and what its answer is; ``says`` are words of the message."""
 
     path: str
     body: Any
@@ -43,7 +32,7 @@ class Mistake:
     param: str | None
     status: int = 400
     code: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str = "application/json"
     method: str = "POST"
 
 
@@ -57,84 +46,49 @@ def messages(role: object, content: object) -> list[dict[str, object]]:
     return [{"role": role, "content": content}]
 
 
-def schema(of: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "a", "schema": of}}
-
-
 LONG = "context_length_exceeded"
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+OBJEKT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "objekt"}}}
 MISTAKES = (
     # Bodies.
     Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "char 31"), None),
     Mistake(CHAT, b"", ("body: Field required",), None),
     Mistake(CHAT, [1], ("body: Input should be a valid dictionary",), None),
     Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("not valid JSON", "utf-8"), None),
-    Mistake(CHAT, b"{}", ("application/json",), None, headers=(("content-type", "text/plain"),)),
+    Mistake(CHAT, b"{}", ("application/json",), None, content_type="text/plain"),
     Mistake(CHAT, b"[" * 100_000, ("not valid JSON",), None),
     Mistake(CHAT, b'{"model":' + b"[" * 300 + b"]" * 300 + b"}", ("at most 128",), "model"),
-    Mistake(
-        CHAT,
-        b'{"model": "' + MODEL.encode() + b'", "messages": [], "model": 5}',
-        ("model: Input should be a valid string",),
-        "model",
-    ),
     # Messages and prompts.
     wrong(CHAT, "messages: Field required", "messages", messages=...),
-    wrong(CHAT, "messages: Input should be a valid list", "messages", messages="hello"),
-    wrong(CHAT, "messages[0]: Input should be", "messages[0]", messages=["hi"]),
     wrong(CHAT, "at least one message", None, messages=[]),
     wrong(CHAT, "messages[0].role: Field required", "messages[0].role", messages=[{"content": "a"}]),
-    wrong(CHAT, "Input should be a valid string", "messages[0].content", messages=messages("user", None)),
     wrong(CHAT, "Input should be a valid string", "messages[0].content", messages=messages("user", 5)),
-    wrong(CHAT, "txt", None, messages=messages("user", [{"type": "txt"}])),
-    wrong(
-        CHAT,
-        "not a multimodal model",
-        None,
-        messages=messages("user", [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]),
-    ),
-    wrong(COMPLETIONS, "non-empty", "prompt", prompt=""),
+    wrong(CHAT, "not a multimodal model", None, messages=messages("user", IMAGE)),
     wrong(COMPLETIONS, "prompt: Input should be a valid list; Input should be a valid string", "prompt", prompt=5),
-    wrong(COMPLETIONS, "999999", None, prompt=[999999]),
     wrong(COMPLETIONS, "prompt[0]: Input should be greater than or equal to 0", "prompt[0]", prompt=[-1]),
     # Models and factor sets.
     Mistake(CHAT, RIGHT[CHAT] | {"model": "gpt-4o"}, ("gpt-4o", MODEL), "model", 404, "model_not_found"),
-    wrong(CHAT, "nosuch|'short', 'long'", "model", model=f"{MODEL}@nosuch"),
-    wrong(CHAT, "nope|'short', 'long'", "vllm_xargs.rope_factor_set", vllm_xargs={"rope_factor_set": "nope"}),
+    Mistake(MESSAGES, RIGHT[MESSAGES] | {"model": "claude"}, ("claude", MODEL), None, 404),
     wrong(CHAT, "rope_factor_set and", "vllm_xargs.rope_factor_sets", vllm_xargs={"rope_factor_sets": "long"}),
     # Sampling.
     wrong(CHAT, "3.0|[0, 2]", "temperature", temperature=3),
     wrong(CHAT, "temperature: Input should be a valid number", "temperature", temperature="hot"),
     wrong(CHAT, "-5|at least 1", "max_tokens", max_tokens=-5),
     wrong(CHAT, "1000000000|1024|fewer", "max_tokens", LONG, max_tokens=10**9),
-    wrong(COMPLETIONS, "1000000000|1024|fewer", "max_tokens", LONG, max_tokens=10**9),
     wrong(RESPONSES, "1000000000|1024|fewer", "max_output_tokens", LONG, max_output_tokens=10**9),
-    wrong(CHAT, "0|at least 1", None, n=0),
-    # More than the server starts for one request, on every route that has the field.
+    # More than the server starts for one request.
     wrong(COMPLETIONS, "at most 2048 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
     wrong("/detokenize", "tokens: |at most 1024 token IDs|1025", "tokens", tokens=[5] * 1025),
     wrong(CHAT, "at most 524288 values", None, metadata=[[]] * 524_288),
-    wrong(COMPLETIONS, "at most 2048 sequences|2049", "prompt", prompt=["a"] * 2049),
     wrong(CHAT, "at most 2048 sequences|2049|--max-sequences-per-request", "n", n=2049, use_beam_search=True),
     wrong(CHAT, "at most 524288 bytes", "bad_words", bad_words=["ab " * 1000] * 200),
-    wrong(COMPLETIONS, "at most 524288 bytes", "stop", stop=["a" * 530_000]),
     wrong(MESSAGES, "at most 524288 bytes", "stop_sequences", stop_sequences=["a" * 530_000]),
-    wrong(CHAT, "2.0|(0, 1]", "top_p", top_p=2),
-    wrong(CHAT, "stop[0]: Input should be a valid string", "stop[0]", stop=[1, 2]),
-    wrong(COMPLETIONS, "100|20", "logprobs", logprobs=100),
-    wrong(CHAT, "seed: Input should be a valid integer", "seed", seed="abc"),
-    wrong(CHAT, "hello|token IDs", "logit_bias", logit_bias={"hello": 5}),
     wrong(CHAT, "999999|259", "logit_bias", logit_bias={"999999": 5}),
     wrong(CHAT, "stream=True", "stream_options", stream_options={"include_usage": True}),
-    wrong(CHAT, "stream: Input should be a valid boolean", "stream", stream="yes please"),
     # Tools and structured output.
-    wrong(CHAT, "tools[0].function: Field required", "tools[0].function", tools=[{"name": "f"}]),
     wrong(CHAT, 'always|"auto"', "tool_choice", tools=[TOOL], tool_choice="always"),
-    wrong(CHAT, "`tools`", "tool_choice", tool_choice="required"),
     wrong(CHAT, "response_format: Input should be", "response_format", response_format="json"),
-    wrong(CHAT, "'json_object'", "response_format.type", response_format={"type": "jsn"}),
-    wrong(CHAT, "'json_schema' field", "response_format", response_format={"type": "json_schema"}),
-    wrong(CHAT, "objekt", None, response_format=schema({"type": "objekt"})),
-    wrong(CHAT, "'json'|'regex'", None, structured_outputs={"jsn": {}}),
+    wrong(CHAT, "objekt", None, response_format=OBJEKT),
     # Too long, on every route.
     wrong(CHAT, "1024 tokens|reduce", "input_tokens", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "input_tokens", LONG, prompt=[5] * 2000),
@@ -143,19 +97,11 @@ MISTAKES = (
     wrong(MESSAGES, "1024 tokens|reduce", None, LONG, messages=messages("user", "a" * 2000)),
     # Anthropic's API.
     wrong(MESSAGES, "max_tokens: Field required", "max_tokens", max_tokens=...),
-    wrong(MESSAGES, "positive", "max_tokens", max_tokens=0),
     wrong(MESSAGES, "1000000000|1024", None, LONG, max_tokens=10**9),
     wrong(MESSAGES, "Input should be 'user', 'assistant'", "messages[0].role", messages=messages("usr", "a")),
-    wrong(MESSAGES, "'text', 'image'", "messages[0].content[0].type", messages=messages("user", [{"type": "txt"}])),
-    wrong(MESSAGES, "at least one message", None, messages=[]),
-    wrong(MESSAGES, "-1.0", None, temperature=-1),
     wrong(MESSAGES, "-1.0", None, temperature=-1, stream=True),
-    wrong(MESSAGES, "nosuch|'short', 'long'", "model", model=f"{MODEL}@nosuch"),
-    Mistake(MESSAGES, RIGHT[MESSAGES] | {"model": "claude"}, ("claude", MODEL), None, 404),
     # Routes.
     Mistake("/v1/v1/chat/completions", RIGHT[CHAT], ("base URL",), None, 404),
-    Mistake("/chat/completions", RIGHT[CHAT], ("base URL",), None, 404),
-    Mistake("/v1/embeddings", {"model": MODEL, "input": "a"}, ("Not Found",), None, 404),
     Mistake("/nothing/of/the/kind", {}, ("Not Found",), None, 404),
     Mistake(CHAT, None, ("Method Not Allowed",), None, 405, method="GET"),
 )

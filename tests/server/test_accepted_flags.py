@@ -18,7 +18,6 @@ from ropeswitch.server.start.fit.memory import Memory
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.serve import plugin_names
 from tests.exactness import checkpoints
-from tests.exactness.checkpoints import factors, ladder_file
 
 Started = Callable[..., Namespace]
 
@@ -43,32 +42,19 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (
-            [],
-            {"sse_keep_alive_interval": 15, "h11_max_incomplete_event_size": 65536, "enable_request_id_headers": True},
-        ),
+        ([], {"sse_keep_alive_interval": 15, "h11_max_incomplete_event_size": 65536}),
+        ([], {"enable_request_id_headers": True, "backend": "xgrammar", "disable_any_whitespace": True}),
         (["--sse-keep-alive-interval", "0"], {"sse_keep_alive_interval": 0}),
-        (["--h11-max-incomplete-event-size", "100000"], {"h11_max_incomplete_event_size": 100000}),
         (["--no-enable-request-id-headers"], {"enable_request_id_headers": False}),
         (["--no-enable-prompt-tokens-details"], {"enable_prompt_tokens_details": False}),
+        (["--reasoning-parser", "qwen3"], {"backend": "xgrammar", "disable_any_whitespace": True}),
+        (["--structured-outputs-config", '{"backend": "auto"}'], {"backend": "auto", "disable_any_whitespace": False}),
     ],
 )
 def test_defaults_differ_from_vllm_s_unless_told_otherwise(flags: list[str], expected: dict[str, object]) -> None:
-    found = vars(vllm_adapter.parse(flags, lambda parser: None))
+    args = vllm_adapter.parse(flags, lambda parser: None)
+    found = vars(args) | vars(args.structured_outputs_config)
     assert {name: found[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ([], ("xgrammar", True)),
-        (["--reasoning-parser", "qwen3"], ("xgrammar", True)),
-        (["--structured-outputs-config", '{"backend": "auto"}'], ("auto", False)),
-    ],
-)
-def test_json_is_compact_unless_told_otherwise(flags: list[str], expected: tuple[str, bool]) -> None:
-    outputs = vllm_adapter.parse(flags, lambda parser: None).structured_outputs_config
-    assert (outputs.backend, outputs.disable_any_whitespace) == expected
 
 
 def test_plugin_names_keep_the_users_choice() -> None:
@@ -79,56 +65,23 @@ def test_plugin_names_keep_the_users_choice() -> None:
     assert {"ropeswitch", "lora_filesystem_resolver"} <= set(plugin_names({}).split(","))
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ([], (True, None)),
-        (["--step-latency-target", "0.25"], (True, 0.25)),
-        (["--no-length-aware-scheduling"], (False, None)),
-    ],
-)
-def test_scheduling_flags_reach_the_engine(
-    started: Started, checkpoint: Path, flags: list[str], expected: tuple[bool, float]
-) -> None:
-    settings = started(str(checkpoint), *flags).additional_config["ropeswitch"]
-    assert (settings["length_aware"], settings["step_latency_target"]) == expected
+def test_scheduling_flags_reach_the_engine(started: Started, checkpoint: Path) -> None:
+    for flags, expected in (([], (True, None)), (["--no-length-aware-scheduling"], (False, None))):
+        settings = started(str(checkpoint), *flags).additional_config["ropeswitch"]
+        assert (settings["length_aware"], settings["step_latency_target"]) == expected
+    settings = started(str(checkpoint), "--step-latency-target", "0.25").additional_config["ropeswitch"]
+    assert settings["step_latency_target"] == 0.25
 
 
-@pytest.mark.parametrize(
-    ("flags", "level", "held"),
-    [
-        ([], None, True),
-        (["--verbose"], None, False),
-        (["--logging-config.log_level", "DEBUG"], None, False),
-        (["--enable-log-requests"], None, False),
-        (["--headless"], None, False),
-        ([], "ERROR", False),
-    ],
-)
 def test_vllm_s_log_is_held_unless_it_is_asked_for(
-    started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], level: str | None, held: bool
+    started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
-    if level is not None:
-        monkeypatch.setenv("VLLM_LOGGING_LEVEL", level)
-    assert started(str(checkpoint), *flags).held is held
-
-
-def test_without_a_model_the_bundled_one_is_served_with_its_own_factors(started: Started) -> None:
-    args = started()
-    assert [each["name"] for each in args.additional_config["ropeswitch"]["sets"]] == ["r1", "r2", "x64", "x512"]
-    assert (args.served_model_name, args.kv_cache_memory_bytes) == (["longrope-mini"], 1 << 30)
-
-
-def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path: Path) -> None:
-    sets = [
-        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
-        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
-    ]
-    args = started(str(checkpoint), "--factors", str(ladder_file(tmp_path / "ladder.json", sets)))
-    found = args.additional_config["ropeswitch"]["sets"]
-    assert [(each["name"], each["max_length"]) for each in found] == [("to-64", 64), ("to-128", 128), ("to-2048", 2048)]
-    assert args.max_model_len == 2048
+    assert started(str(checkpoint)).held
+    for flag in ("--verbose", "--logging-config.log_level=DEBUG", "--enable-log-requests", "--headless"):
+        assert not started(str(checkpoint), flag).held, flag
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    assert not started(str(checkpoint)).held
 
 
 @pytest.fixture
@@ -166,7 +119,7 @@ def test_the_bundled_model_by_its_path_is_the_bundled_model(
     monkeypatch.chdir(BUNDLED_MODEL.parent)
     (tmp_path / "link").symlink_to(BUNDLED_MODEL)
     first = found()
-    assert len(first[0]) == 4
+    assert ([each["name"] for each in first[0]], first[1]) == (["r1", "r2", "x64", "x512"], 1 << 30)
     for model in ("longrope-mini", f"./{BUNDLED_MODEL.name}/", str(tmp_path / "link")):
         assert found(model) == first
     sets, cache = found("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M")
@@ -210,15 +163,10 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     assert "key-of-the" not in repr(args)
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"), [([], (True, "hermes")), (["--no-enable-auto-tool-choice"], (False, None))]
-)
-def test_tools_work_without_flags_where_the_chat_template_shows_their_format(
-    started: Started, tmp_path: Path, flags: list[str], expected: tuple[bool, str | None]
-) -> None:
+def test_tools_work_without_flags_where_the_chat_template_shows_their_format(started: Started, tmp_path: Path) -> None:
     shutil.copytree(BUNDLED_MODEL, folder := tmp_path / "model")
     template = folder / "chat_template.jinja"
     shown = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
     template.write_text(shown + template.read_text(encoding="utf-8"))
-    args = started(str(folder), "--max-model-len", "2048", *flags)
-    assert (args.enable_auto_tool_choice, args.tool_call_parser) == expected
+    args = started(str(folder), "--max-model-len", "2048")
+    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (True, "hermes")

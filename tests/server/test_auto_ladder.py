@@ -31,23 +31,6 @@ def ladder_server(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield started
 
 
-@pytest.mark.full
-def test_the_start_and_the_routes_show_the_ladder(ladder_server: Server) -> None:
-    shown = [
-        line.split()[1:5] for line in ladder_server.log.read_text().splitlines() if line.startswith("ropeswitch:   ")
-    ]
-    assert shown[1:] == [
-        ["original", "64", "1", "1"],
-        ["128", "128", "2", "1.06931"],
-        ["256", "256", "4", "1.13863"],
-    ]
-    for path in ("/v1/rope", "/v1/status"):
-        sets = ladder_server.get(path).json["sets"]
-        assert {each["name"]: (each["max_length"], each["factor"]) for each in sets} == SETS
-        assert sets[0]["source"] == "unscaled; window: max_position_embeddings of the config"
-        assert sets[2]["source"] == "yarn, factor 256 / 64"
-
-
 def static(folder: Path, factor: float) -> Reference:
     """Hugging Face's own model with static YaRN, or without any scaling."""
     reference = Reference.load(folder)

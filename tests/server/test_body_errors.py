@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
-from fastapi import Depends, Form, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import Form, Request
 from pydantic import BaseModel, TypeAdapter, model_validator
 
 from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refusal_of_values
@@ -52,34 +51,19 @@ def answer(folder: Path, body: Any) -> httpx.Response:
     ("body", "message", "field"),
     [
         ({"tools": [{}]}, "The body is not valid for this route: a field is missing or has the wrong type.", None),
-        ({"options": [1]}, "The body is not valid for this route: a field is missing or has the wrong type.", None),
-        ([1], "The body is not valid for this route: a field is missing or has the wrong type.", None),
         ({"tools": [{"name": 5}]}, "tools[0].name: Input should be a valid string", "tools[0].name"),
         ({"tools": [{"name": "a"}, {}]}, "tools[1].name: Field required", "tools[1].name"),
-        ({"tools": [{"name": "a"}, 5], "text": 7}, "tools[1]: Input should be a valid dictionary", "tools[1]"),
-        (
-            {"mixed": 5},
-            "mixed: Input should be a valid list",
-            "mixed",
-        ),
         (
             {"mixed": [[1], ["x"]]},
             "mixed[1][0]: Input should be a valid integer, unable to parse string as an integer",
             "mixed[1][0]",
         ),
-        ({"mixed": ["x"] * 3 + [5]}, "mixed[0]: Input should be a valid integer, unable to parse", "mixed[0]"),
-        ({"vllm_xargs": {"rope_factor_sets": "a"}}, "vllm_xargs.rope_factor_sets: unknown key", "vllm_xargs.rope"),
         ({"vllm_xargs": {"a": 1, "ROPE_x": 1}}, "vllm_xargs.ROPE_x: unknown key", "vllm_xargs.ROPE_x"),
         ({"text": "\ud800"}, "text: Input should be valid Unicode", "text"),
-        ({"tools": [{"name": "a\udfff"}]}, "tools[0].name: Input should be valid", "tools[0].name"),
         ({"options": {"\ud800": 1}}, "options: Input should be valid", "options"),
         (b'{"text": "\xed\xa0\x80"}', "text: Input should be valid", "text"),
         ('{"text": "\ud800"}'.encode("utf-16", "surrogatepass"), "text: Input should be valid", "text"),
         (b'{"options": ' + b'{"a": ' * 900 + b'"\\ud800"' + b"}" * 901, "options: Input should have", "options"),
-        (b'{"text": "a"', "The body is not valid JSON: ", None),
-        (b"[" * 100_000, "The body is not valid JSON: ", None),
-        ('{"text": "é"}'.encode("latin-1"), "The body is not valid JSON: 'utf-8' codec", None),
-        (b"", "body: Field required", None),
     ],
 )
 def test_a_wrong_body_is_a_400_with_pydantics_message(tmp_path: Path, body: Any, message: str, field: Any) -> None:
@@ -91,17 +75,33 @@ def test_a_wrong_body_is_a_400_with_pydantics_message(tmp_path: Path, body: Any,
     assert (error["type"], error["code"]) == ("invalid_request_error", None)
 
 
+def test_right_bodies_are_taken_and_long_values_are_not_repeated(tmp_path: Path) -> None:
+    for text in ("\U0001f600", "\\ud800"):
+        for content in (json.dumps({"text": text}), json.dumps({"text": text}, ensure_ascii=False)):
+            found = answer(tmp_path, content.encode())
+            assert (found.status_code, found.json()) == (200, text)
+    long = "a" * 10_000
+    for body in ({"options": {long: "x"}}, {"tools": [{"name": "a"}], "options": long}, {"text": {long: long}}):
+        assert len(answer(tmp_path, body).content) < 1000
+
+
 class Item(BaseModel):
     kind: Literal["a"]
 
 
-class Items(BaseModel):
-    input: str | list[Item]
-
-
 def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
-    """vLLM's route would collect gigabytes of errors."""
+    """A few are validated together: vLLM's route would collect gigabytes of errors."""
     app = app_behind(parts(tmp_path)[0])
+    together: list[int] = []
+
+    class Items(BaseModel):
+        input: str | list[Item]
+
+        @model_validator(mode="before")
+        @classmethod
+        def note(cls, data: Any) -> Any:
+            together.append(len(data["input"]))
+            return data
 
     @app.post("/v1/responses")
     async def take(body: Items) -> int:
@@ -110,45 +110,22 @@ def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
     read_long_bodies(app)
     right = [{"kind": "a"}] * 40
     assert ask(app, "POST", "/v1/responses", json={"input": right}).json() == 40
+    together.clear()
     found = ask(app, "POST", "/v1/responses", json={"input": right + [{"kind": "b"}] * 2_400})
-    assert found.status_code == 400
+    assert found.status_code == 400 and max(together) < 100
     assert error_of(found)["message"] == "input[40].kind: Input should be 'a'"
-    found = ask(app, "POST", "/v1/responses", json={"input": [{}] * 2_400})
-    assert error_of(found)["param"] == "input[0].kind"
 
 
-@pytest.mark.parametrize("text", ["a" * 10_000, "value"])
-def test_a_long_value_is_not_repeated(tmp_path: Path, text: str) -> None:
-    for body in ({"options": {text: "x"}}, {"tools": [{"name": "a"}], "options": text}, {"text": {text: text}}):
-        assert len(answer(tmp_path, body).content) < 1000
-
-
-@pytest.mark.parametrize("path", ["/invocations", "/v1/body"])
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b'{"tools": [{"name": "a"}]}', 200),
-        (b'{"tools": [{}]}', 400),
-        (b'{"options": {"a": 18446744073709551616}}', 400),
-        (b"[" * 100_000, 400),
-    ],
-)
-def test_a_route_that_reads_its_body_by_itself(tmp_path: Path, path: str, content: bytes, status: int) -> None:
+def test_a_route_that_reads_its_body_by_itself(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path)[0])
-
-    @app.post("/v1/body")
-    async def take(body: Body) -> str:
-        return body.text
 
     @app.post("/invocations")
     async def invocations(raw_request: Request) -> str:
         return TypeAdapter(Body).validate_python(await raw_request.json()).text
 
     read_long_bodies(app)
-    found = ask(app, "POST", path, content=content, headers={"content-type": "application/json"})
-    assert found.status_code == status, found.text
-    if status == 400:
-        error_of(found)
+    for body, status in (({"tools": [{"name": "a"}]}, 200), ({"tools": [{}]}, 400), ({"options": {"a": 2**64}}, 400)):
+        assert ask(app, "POST", "/invocations", json=body).status_code == status
 
 
 def test_a_fault_of_the_handler_stays_one(tmp_path: Path) -> None:
@@ -163,23 +140,15 @@ def test_a_fault_of_the_handler_stays_one(tmp_path: Path) -> None:
     assert ask(app, "POST", "/v1/body", json={"text": "a"}).status_code == 500
 
 
-def test_wrong_queries_and_content_types(tmp_path: Path) -> None:
+def test_a_wrong_query_names_its_field(tmp_path: Path) -> None:
     app = app_behind(parts(tmp_path)[0])
-
-    async def only_json(request: Request) -> None:
-        raise RequestValidationError(["Only 'application/json' is allowed"])
 
     @app.get("/v1/one")
     async def one(after: int) -> None: ...
 
-    @app.post("/v1/two", dependencies=[Depends(only_json)])
-    async def two(body: Body) -> None: ...
-
     read_long_bodies(app)
     error = error_of(ask(app, "GET", "/v1/one?after=x"))
     assert error["param"] == "after" and error["message"].startswith("after: Input should be a valid integer")
-    found = ask(app, "POST", "/v1/two", content=b"{}", headers={"content-type": "text/plain"})
-    assert found.status_code == 400 and error_of(found)["message"] == "Only 'application/json' is allowed"
 
 
 def message(content: Any) -> dict[str, Any]:
@@ -190,26 +159,15 @@ def message(content: Any) -> dict[str, Any]:
     ("body", "place"),
     [
         ({"messages": [message(1)] * 19_000}, None),
-        ({"messages": [message([1])] * 19_000}, None),
         ({"messages": [message([1, 1])] * 10_001}, "messages"),
         ({"messages": [message(1)] * 20_001}, "messages"),
-        ({"messages": [[message(1)] * 10_001] * 2}, "messages"),
-        ({"messages": [message([1] * 20_001)]}, "messages"),
         ({"input": [{"output": [{}] * 20_001}]}, "input"),
         ({"input": [message(1)] * 2_501}, "input"),
-        ({"input": [message(1)] * 2_500}, None),
         ({"tools": [{}] * 20_001}, "tools"),
-        ({"tools": [{"enum": ["a"] * 30_000}]}, None),
-        ({"tools": [{"tools": [{}] * 20_001}]}, "tools"),
-        ({"input": [{"actions": [1] * 20_002}]}, "input"),
         ({"messages": [message([{"type": "tool_use", "input": {"rows": [{}] * 30_000}}])]}, None),
-        ({"documents": {"content": [{}] * 20_001}}, "documents"),
         ({"prompt": [["a"] * 20_001]}, "prompt"),
-        ({"data": {"points": [{"x": 1}] * 20_001}}, None),
         ({"chat_template_kwargs": {"m": [[0.5] * 200] * 101}}, None),
-        ({"response_format": {"enum": [{}] * 20_001}}, None),
         ({"input": ["a"] * 30_000}, None),
-        ({"input": [[1] * 30_000] * 2}, None),
     ],
 )
 def test_messages_parts_and_tools_are_limited(body: Any, place: Any) -> None:
@@ -238,31 +196,6 @@ def test_a_form_starts_no_more_sequences_than_a_body(tmp_path: Path) -> None:
         assert found.status_code == 400 and error_of(found)["param"] == "n", found.text
 
 
-@pytest.mark.parametrize("text", ["fine", "\U0001f600", "\\ud800", "한국어"])
-def test_right_bodies_are_taken(tmp_path: Path, text: str) -> None:
-    body = {"tools": [{"name": "a"}], "options": {"a": 1}, "text": text}
-    for content in (json.dumps(body).encode(), json.dumps(body, ensure_ascii=False).encode()):
-        found = answer(tmp_path, content)
-        assert (found.status_code, found.json()) == (200, text)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"options": {"a": 2**70}},
-        {"tools": [{"name": "a", "more": [2**64]}]},
-        b'{"text": ' + b"[" * 200 + b"]" * 200 + b"}",
-        b'{"tools": ' + b'{"a": ' * 900 + b"1" + b"}" * 901,
-    ],
-)
-def test_what_no_engine_can_be_sent(tmp_path: Path, body: Any) -> None:
-    found = answer(tmp_path, body)
-    assert found.status_code == 400
-    assert any(
-        each in error_of(found)["message"] for each in ("should be a whole number from", "should have at most 128")
-    )
-
-
 def nested(levels: int) -> str:
     return '{"a": ' * levels + "1" + "}" * levels
 
@@ -272,14 +205,9 @@ def nested(levels: int) -> str:
     [
         (nested(128), False),
         (nested(129), True),
-        ("[" * 128 + "]" * 128, False),
-        ("[" * 129 + "]" * 129, True),
         ("[" * 100_000, True),
-        ("[" * 500, False),
         ("not JSON [" * 500, False),
-        (json.dumps({"a": "[" * 500}), False),
         ('{"b": "\\ud800", "a": ' + nested(400) + "}", True),
-        ('{"b": ' + str(2**70) + ', "a": ' + nested(400) + "}", True),
         (json.dumps({"b": 2**70, "a": [[]] * 200}), False),
     ],
 )

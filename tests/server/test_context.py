@@ -20,8 +20,6 @@ from ropeswitch.server.front.refusal import RefusedError, body_too_large, listen
 from tests.server.front.parts import LADDER
 from tests.server.placing import carried, chosen, engine_ladder
 
-SERVER = Path(__file__).resolve().parents[2] / "server"
-
 
 def asking(name: str | None) -> SamplingParams:
     return SamplingParams(extra_args=None if name is None else {"rope_factor_set": name})
@@ -164,12 +162,6 @@ def test_a_request_is_refused_and_counted_once() -> None:
     assert (context.refusal, context.refused_tokens) == (first, 9)
 
 
-def test_no_other_module_keeps_the_state_of_a_request() -> None:
-    """What is left is the span that is being made, of which the output handler knows the request."""
-    keeping = {str(each.relative_to(SERVER)) for each in SERVER.rglob("*.py") if "= ContextVar(" in each.read_text()}
-    assert keeping == {"front/context.py", "metrics/traces.py"}
-
-
 def placed(
     params: Any, *, prompt: Any, context: RequestContext, policy: str = "length", length: Any = len, **options: Any
 ) -> tuple[str, str]:
@@ -183,80 +175,29 @@ def placed(
         current.reset(token)
 
 
-def limited(max_tokens: int | None, **extra: str) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, extra_args=extra or None)
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_reserve_is_decided_for_header_queue_and_metrics(asked: bool) -> None:
-    """By the request or by the server; the queue's class stays that of the length."""
-    extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
-    decision = placed(limited(5, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)), policy=policy)
-    assert decision == ("long", "reserve")
-    decision = placed(limited(3, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)), policy=policy)
-    assert decision == ("short", "reserve")
-    decision = placed(
-        limited(9, rope_factor_set="short"),
-        prompt=5,
-        context=RequestContext(asked=Asked(limited=True)),
-        policy="reserve",
-    )
-    assert decision == ("short", "forced")
-
-
-def test_a_request_goes_by_length_with_its_own_policy() -> None:
-    context = RequestContext(asked=Asked(limited=True))
-    params = limited(5, rope_ladder_policy="length")
-    assert placed(params, prompt=5, context=context, policy="reserve") == ("short", "length")
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_limit_that_nobody_named_reserves_nothing(asked: bool) -> None:
-    """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5; the engine gets policy ``length``."""
-    extra, policy = ({"rope_ladder_policy": "reserve"}, "length") if asked else ({}, "reserve")
-    params = limited(9, **extra)
-    assert placed(params, prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
-    assert params.extra_args == (extra or None)
-    # Named by the request, or by the server's generation config.
-    for context, options in (
-        (RequestContext(asked=Asked(limited=True)), {}),
-        (RequestContext(), {"limits_output": True}),
-    ):
-        params = limited(9, **extra)
-        decision = placed(params, prompt=5, context=context, policy=policy, **options)
-        assert decision == ("long", "reserve") and params.extra_args == (extra or None)
-    assert placed(limited(None, **extra), prompt=5, context=RequestContext(), policy=policy) == ("short", "length")
-
-
 @pytest.mark.parametrize(
-    ("body", "expected"),
+    ("limit", "named", "by_server", "expected"),
     [
-        ({"max_tokens": 5}, True),
-        ({"max_completion_tokens": 5}, True),
-        ({"max_output_tokens": 5}, True),
-        ({"sampling_params": {"max_tokens": 5}}, True),
-        ({"max_tokens": None, "sampling_params": {}}, False),
-        ({"prompt": "max_tokens", "sampling_params": 3}, False),
+        (9, False, False, ("short", "length")),
+        (9, True, False, ("long", "reserve")),
+        (9, False, True, ("long", "reserve")),
+        (3, True, False, ("short", "reserve")),
+        (None, False, False, ("short", "length")),
     ],
 )
-def test_whether_a_body_limits_the_answer(body: dict[str, object], expected: bool) -> None:
-    assert names_output_limit(body) is expected
+def test_a_limit_that_nobody_named_reserves_nothing(
+    limit: int | None, named: bool, by_server: bool, expected: tuple[str, str]
+) -> None:
+    """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5."""
+    context = RequestContext(asked=Asked(limited=named))
+    params = SamplingParams(max_tokens=limit)
+    assert placed(params, prompt=5, context=context, policy="reserve", limits_output=by_server) == expected
 
 
-def test_a_policy_is_refused_where_it_would_be_ignored() -> None:
-    with pytest.raises(VLLMValidationError, match="'reserve' is not supported here") as raised:
-        placed(PoolingParams(), prompt=5, context=RequestContext(asked=Asked(policy="reserve")))
-    assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
-
-
-@pytest.mark.parametrize(
-    "extra", [{"rope_ladder_policy": "x"}, {"rope_ladder_policy": "reserve", "rope_factor_set": "short"}]
-)
-def test_a_wrong_policy_names_its_field(extra: dict[str, str]) -> None:
-    with pytest.raises(VLLMValidationError) as raised:
-        placed(limited(5, **extra), prompt=5, context=RequestContext(asked=Asked(limited=True)))
-    assert raised.value.parameter == "vllm_xargs.rope_ladder_policy"
-    assert str(raised.value).count("vllm_xargs.rope_ladder_policy: ") == 1
+def test_whether_a_body_limits_the_answer() -> None:
+    bodies: list[dict[str, Any]] = [{"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_output_tokens": 5}]
+    assert all(map(names_output_limit, [*bodies, {"sampling_params": {"max_tokens": 5}}]))
+    assert not names_output_limit({"max_tokens": None, "sampling_params": {}, "prompt": "max_tokens"})
 
 
 def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
@@ -269,7 +210,7 @@ def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
     async def search(start: int) -> list[str]:
         found = []
         for length in range(start, start + 3):
-            found.append(carried(prompts.place([1] * length, limited(1), str(length))).name)
+            found.append(carried(prompts.place([1] * length, SamplingParams(max_tokens=1), str(length))).name)
             await asyncio.sleep(0)
         return found
 
@@ -282,22 +223,15 @@ def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
     assert [each[3] for each in admitted] == ["8", "9", "3"]
 
 
-@pytest.mark.parametrize("field", ["top_k", "stream_interval", "repetition_detection.max_pattern_size"])
+@pytest.mark.parametrize("field", ["top_k", "repetition_detection.max_pattern_size"])
 def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     """Pydantic reads it from a string. Without this, the prompt would stay in the queue for ever."""
-    admitted: list[Any] = []
-    prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *args: admitted.append(args)), len)  # type: ignore[arg-type]
-    for number, fits in ((2**63, False), (2**63 - 1, True)):
-        params = SamplingParams(repetition_detection=RepetitionDetectionParams())
-        owner, _, name = field.rpartition(".")
-        setattr(getattr(params, owner) if owner else params, name, number)
-        if fits:
-            prompts.place([1], params, "r")
-            continue
-        with pytest.raises(VLLMValidationError, match=f"^{field}: Input should be a whole number") as refused:
-            prompts.place([1], params, "r")
-        assert refused.value.parameter == field and not admitted
-    assert len(admitted) == 1
+    params = SamplingParams(repetition_detection=RepetitionDetectionParams())
+    owner, _, name = field.rpartition(".")
+    setattr(getattr(params, owner) if owner else params, name, 2**63)
+    with pytest.raises(VLLMValidationError) as refused:
+        placed(params, prompt=5, context=RequestContext())
+    assert refused.value.parameter == field
 
 
 def test_a_list_of_prompts_leaves_every_turn_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

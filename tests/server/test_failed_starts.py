@@ -48,6 +48,7 @@ def channel() -> Iterator[None]:
 
 
 def test_a_start_that_fails_reports_its_first_reason() -> None:
+    """A worker fails before its executor and the engine do."""
     before = list(CORE.filters)
     vllm_command.install()
     assert CORE.filters == before, "inert without our command"
@@ -56,21 +57,13 @@ def test_a_start_that_fails_reports_its_first_reason() -> None:
         vllm_command.install()
         assert len(CORE.filters) == len(before) + 1
         CORE.error("something else", exc_info=RuntimeError("no fault"))
-        for fault in ("first fault", "second fault"):
-            CORE.error("EngineCore failed to start.", exc_info=RuntimeError(fault))
+        EXECUTOR.error("WorkerProc hit an exception.", exc_info=ValueError("No common block size"))
+        CORE.error("EngineCore failed to start.", exc_info=RuntimeError("Worker failed with error"))
         assert refusals.reported() is None
-        assert refusals.reported_fault() == "RuntimeError: first fault"
+        assert refusals.reported_fault() == "ValueError: No common block size"
         for reason in ("first", "second"):
             CORE.error("EngineCore failed to start.", exc_info=UnsupportedError(reason))
         assert refusals.reported() == "first"
-
-
-def test_a_worker_that_fails_reports_before_its_executor_does() -> None:
-    with channel():
-        refusals.install()
-        EXECUTOR.error("WorkerProc hit an exception.", exc_info=ValueError("No common block size"))
-        CORE.error("EngineCore failed to start.", exc_info=RuntimeError("Worker failed with error"))
-        assert refusals.reported_fault() == "ValueError: No common block size"
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -119,28 +112,14 @@ def test_a_spawned_process_ends_with_a_killed_command(tmp_path: Path, seconds: i
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def chained() -> BaseException:
-    """An error raised from another, in the handling of a third."""
-    try:
-        try:
-            {}["no key"]
-        except KeyError:
-            try:
-                raise ValueError("No common\n  block size for 16")
-            except ValueError as cause:
-                raise RuntimeError("the engine failed") from cause
-    except RuntimeError as error:
-        return error
-    raise AssertionError
-
-
 def test_the_explicit_cause_is_told_in_one_line() -> None:
-    assert root_cause(chained()) == "ValueError: No common block size for 16"
+    error, cause = RuntimeError("the engine failed"), ValueError("No common\n  block size for 16")
+    error.__context__, error.__cause__ = KeyError("another"), cause
+    assert root_cause(error) == "ValueError: No common block size for 16"
     assert root_cause(KeyError()) == "KeyError: no message"
     assert len(root_cause(ValueError("x" * 9999))) < MOST + 20
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    assert root_cause(one) == "ValueError: other"
+    cause.__cause__ = error
+    assert root_cause(error) == "ValueError: No common block size for 16"
 
 
 @pytest.mark.parametrize("module", ["vllm.v1.utils", "ropeswitch.server.utils"])

@@ -9,14 +9,6 @@ from vllm.entrypoints.speech_to_text.translation import api_router as translatio
 
 from ropeswitch.server.metrics import queue_metrics
 from ropeswitch.server.metrics.fates import PATHS
-from ropeswitch.server.metrics.instruments import (
-    INSTRUMENTS,
-    LABELS,
-    POLICY,
-    POLICY_LABELS,
-    REJECTIONS,
-    REJECTIONS_LABELS,
-)
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from ropeswitch.server.metrics.series import MOST_SERIES
 from tests.docs.pages import ROOT
@@ -137,16 +129,6 @@ def test_refused_requests_are_counted_and_logged_once_with_the_reason(server: Se
         assert (line["status"], line["outcome"], line["reason"]) == (status, "rejected", reason)
 
 
-def test_prompts_keys_and_probes_are_not_logged(server: Server) -> None:
-    log = Log(server)
-    body = {"model": MODEL, "prompt": "marzipan", "max_tokens": 2}
-    assert server.get("/health/live").status == server.get("/metrics").status == 200
-    assert server.post("/v1/completions?key=sk-query", body, authorization="Bearer sk-header").status == 200
-    assert log.only()["path"] == "/v1/completions"
-    for secret in ("marzipan", "sk-query", "sk-header"):
-        assert secret not in log.text()
-
-
 def test_every_route_that_runs_prompts_is_counted(server: Server) -> None:
     paths = server.get("/openapi.json").json["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
@@ -161,16 +143,8 @@ def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
     documented = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", page, re.MULTILINE))
     text = server.get("/metrics").text
     assert dict(re.findall(r"^# TYPE (ropeswitch_\w+) (\w+)$", text, re.MULTILINE)) == documented
-    queue = (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0])
-    labels = {each.name: {*each.labels} for each in INSTRUMENTS} | {REJECTIONS: {*REJECTIONS_LABELS}}
-    labels |= {name: {*queue_metrics.LABELS} for name in queue} | {POLICY: {*POLICY_LABELS}}
-    labels[queue_metrics.DROPPED[0]] = {"model_name"}
-    found = values(text)
-    for name, has in found:
-        name = re.sub("_(bucket|sum|count)$", "", name)
-        assert {key for key, _ in has} - {"le"} == labels.get(name, {*LABELS[:2]}), name
     # Whatever other tests have asked of this server.
-    assert len(found) <= MOST_SERIES
+    assert len(values(text)) <= MOST_SERIES
 
 
 def test_the_scheduler_s_gauges_are_those_of_the_moment_and_nothing_waits(server: Server) -> None:

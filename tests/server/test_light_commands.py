@@ -27,19 +27,12 @@ RULE = "factors rule yarn --rotary-dim 128 --rope-theta 10000 --original-length 
     ("command", "refusal"),
     [
         ("--help", None),
-        ("--version", None),
         ("serve --help", None),
-        ("factors --help", None),
         ("factors import config.json -o o.json", None),
         (RULE, None),
         ("plan . --gpu A100-80GB --gpus 8", None),
         ("factors check no.json", "factor file 'no.json': "),
-        ("serve --max-modl-len 3", "--max-modl-len: "),
-        ("serve --port x", "--port: "),
-        ("serve --rope-angles x", "--rope-angles: "),
         ("serve --ladder nope", "--ladder: 'nope' is unknown; allowed: auto, none, file:PATH"),
-        ("serve --ladder yarn --factors x.json", "--factors: 'x.json' and --ladder 'yarn' both name a ladder"),
-        ("serve --native-window x", "--native-window: 'x' must be a whole number of tokens"),
     ],
 )
 def test_nothing_heavy_is_imported(command: str, refusal: str | None, tmp_path: Path) -> None:

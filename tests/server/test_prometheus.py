@@ -91,10 +91,6 @@ def client_times(server: Server, prompt: int, tokens: int) -> tuple[float, float
     return times[0], times[-1]
 
 
-def nearest(seconds: list[float], q: float) -> float:
-    return sorted(seconds)[math.ceil(q * len(seconds)) - 1]
-
-
 @pytest.mark.full
 def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
@@ -117,8 +113,9 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
 
         # A client sees what HTTP takes too: on a busy machine much of a first token's time, little of a whole answer's.
         for q in (0.1, 0.5, 0.9):
-            assert quantile(END_TO_END, q) == pytest.approx(nearest([end for _, end in seen], q), rel=0.1, abs=0.1), q
-            assert 0 < quantile(TTFT, q) < 1.1 * nearest([first for first, _ in seen], q), q
+            firsts, ends = (sorted(each)[math.ceil(q * len(seen)) - 1] for each in zip(*seen, strict=True))
+            assert quantile(END_TO_END, q) == pytest.approx(ends, rel=0.1, abs=0.1), q
+            assert 0 < quantile(TTFT, q) < 1.1 * firsts, q
         # Tokens reach a client together that were made one after another, so there is only their mean to compare with.
         mean = sum(end - first for first, end in seen) / (sum(tokens) - len(tokens))
         assert 0.3 * mean < quantile(GAP, 0.5) < 1.5 * mean
@@ -129,11 +126,6 @@ def test_prometheus_tells_the_quantiles_that_clients_see(checkpoint: Path, tmp_p
         assert len(queries) == 3
         for query in queries:
             ask(query)
-        # A rate is nothing where all of the band's requests came before the first scrape that saw them.
-        client_times(server, 800, 2)
-        wait_for(ask, f"sum({TTFT.name}_count{here})", len(tokens) + 1)
-        assert value(ask, f"sum(rate({TTFT.name}_count{here}[1m]))") > 0
-
         text = server.get("/metrics").text
         ours = "".join(f"{line}\n" for line in text.splitlines() if re.match(r"(# \w+ )?ropeswitch_", line))
         assert all(f"# HELP {each.name}" in ours for each in INSTRUMENTS)

@@ -1,21 +1,16 @@
 """Starts that must be refused: exit code 2 and one line on standard error that names the field and the value."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import vllm
 
-from ropeswitch.model_patches.cpu.cpu_dcp_attention import check_split_sequences
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
-from tests.server.checkpoint import MAXIMUM, phi3_with_tokenizer
+from tests.server.checkpoint import MAXIMUM
 from tests.server.running import ENGINE, PROGRAM, environment, refused, running
 
 PAIRS = 16
@@ -41,16 +36,12 @@ def test_a_model_type_that_is_unknown(refusal: Any, tmp_path: Path) -> None:
 WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"rope": {"short_factor": [1.0] * (PAIRS - 1)}}, f"short_factor field must have length {PAIRS}, got {PAIRS - 1}"),
     ({"rope": {"short_factor": None}}, "rope_parameters.short_factor: None must be a list of numbers"),
-    ({"rope": {"long_factor": ["a"]}}, "rope_parameters.long_factor: ['a'] must be a list of numbers"),
-    ({"rope": {"partial_rotary_factor": "x"}}, "rope_parameters.partial_rotary_factor: 'x' must be a number"),
     ({"rope_parameters": "abc"}, "rope_parameters: 'abc' must be a JSON object"),
-    ({"rope_parameters": [1, 2]}, "rope_parameters: [1, 2] must be a JSON object"),
     ({"max_position_embeddings": "x"}, "max_position_embeddings: 'x' must be a whole number"),
     (
         {"original_max_position_embeddings": "x"},
         "original_max_position_embeddings: 'x', but rope_parameters.original_max_position_embeddings: 256",
     ),
-    ({"head_dim": "x"}, "head_dim: 'x' must be a whole number"),
     ({"num_attention_heads": 0}, "num_attention_heads: 0 must be a whole number of at least 1"),
     ({"intermediate_size": "x"}, "'intermediate_size' expected int, got str (value: 'x')"),
 ]
@@ -72,12 +63,10 @@ def test_model_configs_with_a_wrong_field(
     ("content", "expected"),
     [
         (b"[]", "must hold a JSON object, found []"),
-        (b'"x"', "must hold a JSON object, found 'x'"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"a":' * 100_000, "nested too deeply"),
         (b"\xff", "is not UTF-8 text"),
     ],
-    ids=["list", "text", "deep-list", "deep-object", "bytes"],
+    ids=["list", "deep", "bytes"],
 )
 def test_model_configs_that_hold_no_object(refusal: Any, tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "config.json").write_bytes(content)
@@ -101,87 +90,38 @@ def test_an_error_of_any_kind_in_a_config_is_one_line(
 
 def test_factor_files(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
     model, path = str(checkpoint), tmp_path / "factors.json"
-    cases: list[tuple[list[dict[str, Any]], str]] = [
-        ([a_set(factors=[1.0] * (PAIRS - 1))], f"{PAIRS - 1} factors"),
-        ([a_set(factors=[1.0] * (PAIRS - 1) + [-1.0])], f"factors[{PAIRS - 1}]: -1.0"),
-        ([a_set(factors=[1.0] * (PAIRS - 1) + [float("inf")])], "factor"),
-        ([a_set(), a_set(name="b", max_length=100)], "sets[1].max_length: 100"),
-    ]
-    for sets, expected in cases:
-        assert expected in refusal(model, "--factors", str(ladder_file(path, sets)))
+    sets = [a_set(), a_set(name="b", max_length=100)]
+    assert "sets[1].max_length: 100" in refusal(model, "--factors", str(ladder_file(path, sets)))
+    sets = [a_set(factors=[1.0] * (PAIRS - 1))]
+    assert f"{PAIRS - 1} factors" in refusal(model, "--factors", str(ladder_file(path, sets)))
     ladder_file(path, [a_set()])
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_theta": 5e5}))
     message = refusal(model, "--factors", str(path))
     assert message.startswith("rope_theta:") and "500000" in message and "10000" in message
 
 
-def test_models_with_the_wrong_rope(refusal: Any, tmp_path: Path) -> None:
-    checkpoints.llama(tmp_path)
-    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
-    overrides = json.dumps({"rope_parameters": yarn})
-    # Nothing says whether a Llama was trained with it.
-    message = refusal(str(tmp_path), "--hf-overrides", overrides)
-    assert message.startswith("--ladder:") and "--ladder none" in message and "--ladder yarn" in message
-    overrides = json.dumps({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 6, 5]}})
-    ladder = ladder_file(tmp_path / "ladder.json", [a_set()])
-    message = refusal(str(tmp_path), "--factors", str(ladder), "--hf-overrides", overrides)
-    assert message.startswith("rope_parameters.mrope_section: [4, 6, 5] must be three sizes that add up to 16")
-
-
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
-def test_a_base_that_would_be_dropped(refusal: Any, checkpoint: Path, tmp_path: Path) -> None:
+def test_a_model_that_may_not_be_trained_with_its_rope(refusal: Any, tmp_path: Path) -> None:
+    checkpoints.llama(tmp_path)
+    overrides = json.dumps({"rope_parameters": YARN | {"rope_theta": 1e4}})
+    # Nothing says whether a Llama was trained with it.
+    message = refusal(str(tmp_path), "--hf-overrides", overrides)
+    assert message.startswith("--ladder:") and "--ladder none" in message and "--ladder yarn" in message
+
+
+def test_a_base_that_would_be_dropped(refusal: Any, tmp_path: Path) -> None:
     checkpoints.llama(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 5e6})
     message = refusal(str(tmp_path), "--hf-overrides", json.dumps({"rope_parameters": YARN}), "--max-model-len", "256")
     assert message.startswith("--hf-overrides:") and "drops rope_theta 5000000" in message
     assert "--max-model-len LENGTH" in message and '"rope_theta": 5000000' in message
-    message = refusal(str(tmp_path), "--hf-overrides", '{"rope_theta": 1000000.0}')
-    assert message.startswith("--hf-overrides: rope_theta: 1000000.0 has no effect") and "5000000.0" in message
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": YARN}))
-    message = refusal(str(tmp_path))
-    assert "rope_parameters.rope_type: 'default', but rope_scaling.rope_type: 'yarn'" in message
-    assert "Remove rope_scaling" in message
-    message = refusal(str(checkpoint), "--max-model-len", str(2 * MAXIMUM))
-    assert message.startswith(f"--max-model-len: {2 * MAXIMUM} exceeds {MAXIMUM}") and "--factors FILE" in message
 
 
 def test_a_model_without_torchvision(refusal: Any, tmp_path: Path) -> None:
     config = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    message = refusal(str(tmp_path))
-    assert message.startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision") and "--index-url" in message
-
-
-def split(**changes: Any) -> Any:
-    """A configuration whose sequences are split over two ranks."""
-    parallel = SimpleNamespace(decode_context_parallel_size=2, cp_kv_cache_interleave_size=changes.get("interleave", 1))
-    cache = SimpleNamespace(block_size=128, cache_dtype=changes.get("dtype", "auto"))
-    model = SimpleNamespace(use_mla=changes.get("latent", False))
-    return SimpleNamespace(parallel_config=parallel, cache_config=cache, model_config=model)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"interleave": 48}, "cp_kv_cache_interleave_size: 48 must divide block_size, which is 128"),
-        ({"dtype": "fp8"}, "kv_cache_dtype: 'fp8': the CPU attention"),
-        ({"latent": True}, "decode_context_parallel_size: 2: vLLM's latent attention on CPUs"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
-)
-def test_ranks_that_cannot_share_sequences(changes: dict[str, Any], expected: str) -> None:
-    check_split_sequences(split())
-    with pytest.raises(UnsupportedError, match=expected):
-        check_split_sequences(split(**changes))
-
-
-@pytest.mark.full
-def test_what_an_engine_finds_is_one_line_too(tmp_path: Path) -> None:
-    folder = phi3_with_tokenizer(tmp_path, num_key_value_heads=1)
-    ranks = ["--tensor-parallel-size", "2", "--decode-context-parallel-size", "2", "--kv-cache-dtype", "fp8"]
-    assert "kv_cache_dtype: 'fp8': the CPU attention" in refused("serve", str(folder), *ENGINE, "--port", "0", *ranks)
+    assert refusal(str(tmp_path)).startswith("MODEL: Qwen2VLForConditionalGeneration needs torchvision")
 
 
 @pytest.mark.full
@@ -209,21 +149,3 @@ def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path:
     assert done.returncode == 1 and 'File "' not in line, done.stderr
     assert line.startswith("ropeswitch: error: the server did not start: SafetensorError: ")
     assert "vllm/model_executor/" in line
-
-
-@pytest.mark.full
-def test_an_engine_of_another_vllm_does_not_start(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one other method; ``test_patches.py`` has the API server's."""
-    file, method = "v1/core/kv_cache_utils.py", "generate_block_hash_extra_keys"
-    installed = Path(vllm.__file__).parent
-    copy = tmp_path / "vllm"
-    shutil.copytree(installed, copy, copy_function=os.symlink)
-    (copy / file).unlink()
-    source = (installed / file).read_text()
-    assert source.count(f"def {method}(") == 1
-    (copy / file).write_text(source.replace(f"def {method}(", f"def {method}(  # another release"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    message = refused("serve", str(checkpoint), *ENGINE, "--port", "0", command=PROGRAM)
-    assert f".{method}: fingerprint" in message and "`ropeswitch patches check` lists every difference" in message

@@ -1,7 +1,6 @@
 """Two API servers over two engines: headers, metrics, traces, which a receiver on the loopback takes, and access logs."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
+from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics.ladders import total, values
 from tests.server.observed import generate
@@ -26,39 +26,17 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @dataclass
 class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes spans as an OpenTelemetry collector does.
-
-    Attributes:
-        spans: The attributes of each span of a request, and its trace.
-    """
+    """Takes spans as an OpenTelemetry collector does: the attributes of each span of a request, and its trace."""
 
     spans: list[dict[str, Any]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def Export(self, request: Any, context: Any) -> Any:
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                for span in scope.spans:
-                    if span.name == "llm_request":
-                        attributes = {each.key: _value(each.value) for each in span.attributes}
-                        with self.lock:
-                            self.spans.append(attributes | {"trace": span.trace_id.hex()})
+        for span in (span for each in request.resource_spans for scope in each.scope_spans for span in scope.spans):
+            if span.name == "llm_request":
+                values = {each.key: each.value for each in span.attributes}
+                attributes = {key: getattr(value, value.WhichOneof("value")) for key, value in values.items()}
+                self.spans.append(attributes | {"trace": span.trace_id.hex()})
         return trace_service_pb2.ExportTraceServiceResponse()
-
-    def of(self, request_id: str) -> list[dict[str, Any]]:
-        """The spans of a request, when they have come."""
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            with self.lock:
-                found = [span for span in self.spans if span["gen_ai.request.id"].startswith(request_id)]
-            if found:
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"no span of {request_id} among {len(self.spans)}")
-
-
-def _value(value: Any) -> Any:
-    return getattr(value, value.WhichOneof("value"))
 
 
 @dataclass(frozen=True)
@@ -68,16 +46,26 @@ class Traced:
     server: Server
     receiver: Receiver
 
+    def span(self, request_id: str) -> dict[str, Any]:
+        """The only span of a request."""
+
+        def ours() -> list[dict[str, Any]]:
+            return [span for span in self.receiver.spans if span["gen_ai.request.id"].startswith(request_id)]
+
+        wait_until(ours, time.monotonic(), f"a span of {request_id}", SECONDS)
+        [span] = ours()
+        return span
+
     def lines(self, wanted: Callable[[dict[str, Any]], bool], count: int = 1) -> list[dict[str, Any]]:
         """The lines of the log that are wanted, when there are so many; a line is written when its answer is sent."""
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+
+        def found() -> list[dict[str, Any]]:
             text = self.server.log.read_text(errors="replace")
             lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"time"')]
-            if len(found := [line for line in lines if wanted(line)]) >= count:
-                return found
-            time.sleep(0.1)
-        raise AssertionError(f"not {count} such lines: {lines}")
+            return [line for line in lines if wanted(line)]
+
+        wait_until(lambda: len(found()) >= count, time.monotonic(), "lines of the log", SECONDS)
+        return found()
 
 
 @pytest.fixture(scope="module")
@@ -97,17 +85,13 @@ def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     collector.stop(None)
 
 
-def answers_right(server: Server) -> None:
+def test_every_process_answers_and_shows_the_metrics_of_all(traced: Traced) -> None:
+    """Runs first: the counts are those of the whole server, whichever process answers."""
+    server = traced.server
     for _ in range(8):
         answer = server.post("/v1/completions", PROMPTS)
         assert (answer.status, answer.sets) == (200, "short, long"), answer.text
-        assert len(server.get("/v1/rope").json["sets"]) == 2
-        unknown = server.post("/v1/completions", PROMPTS | {"vllm_xargs": {"rope_factor_set": "nope"}})
-        assert unknown.status == 400
-
-
-def counts_right(server: Server, engines: set[str]) -> None:
-    """Whichever process answers, ``/metrics`` has each of the requests of :func:`answers_right` once."""
+        assert server.post("/v1/completions", PROMPTS | {"vllm_xargs": {"rope_factor_set": "nope"}}).status == 400
     for _ in range(6):
         found = values(server.get("/metrics").text)
         assert total(found, "ropeswitch_requests_total") == 24
@@ -115,33 +99,23 @@ def counts_right(server: Server, engines: set[str]) -> None:
         for length, name in ((20, "short"), (300, "long")):
             assert total(found, "ropeswitch_prompt_tokens_total", factor_set=name) == 8 * length
             assert total(found, "ropeswitch_time_to_first_token_seconds_count", factor_set=name) == 8
-            assert total(found, "ropeswitch_e2e_request_latency_seconds_count", factor_set=name) == 8
         generated = total(found, "ropeswitch_generated_tokens_total")
         assert total(found, "ropeswitch_inter_token_latency_seconds_count") == generated - 16
-        status_page_right(server)
-        used = {dict(labels)["engine"] for name, labels in found if name == "ropeswitch_prompt_tokens_total"}
-        assert used == engines
-
-
-def status_page_right(server: Server) -> None:
-    """Whichever process answers, the status page's figures are those of all."""
-    figures = server.get("/v1/status").json["figures"]
-    assert sum(figures["outcomes"].values()) == 24 and figures["outcomes"]["rejected"] == 8
-    assert [each["time_to_first_token"]["count"] for each in figures["latency"]] == [8, 8]
-    places = [(each["factor_set"], each["waiting"], each["generating"]) for each in figures["live"]]
-    assert places == [("short", 0, 0), ("long", 0, 0)]
-
-
-def test_every_process_answers_and_shows_the_metrics_of_all(traced: Traced) -> None:
-    """Runs first: the counts are those of the whole server."""
-    answers_right(traced.server)
-    counts_right(traced.server, {"0", "1"})
+        assert {dict(labels)["engine"] for name, labels in found if name == "ropeswitch_prompt_tokens_total"} == {
+            "0",
+            "1",
+        }
+        figures = server.get("/v1/status").json["figures"]
+        assert sum(figures["outcomes"].values()) == 24 and figures["outcomes"]["rejected"] == 8
+        assert [each["time_to_first_token"]["count"] for each in figures["latency"]] == [8, 8]
+        places = [(each["factor_set"], each["waiting"], each["generating"]) for each in figures["live"]]
+        assert places == [("short", 0, 0), ("long", 0, 0)]
 
 
 def test_the_span_of_a_short_answer(traced: Traced) -> None:
     body = {"model": MODEL, "prompt": [7] * 20, "max_tokens": 3, "ignore_eos": True}
     answer = traced.server.post("/v1/completions", body, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
-    [span] = traced.receiver.of(answer.json["id"])
+    span = traced.span(answer.json["id"])
     ours = {name: value for name, value in span.items() if name.startswith("ropeswitch.")}
     assert ours == {
         "ropeswitch.length_band": "1-256",
@@ -158,7 +132,7 @@ def test_the_span_of_a_short_answer(traced: Traced) -> None:
 
 def test_the_span_of_an_answer_that_switched(traced: Traced) -> None:
     answer = generate(traced.server, 250, 20)
-    [span] = traced.receiver.of(answer.json["id"])
+    span = traced.span(answer.json["id"])
     assert (span["ropeswitch.factor_set"], span["ropeswitch.factor_set_end"]) == ("short", "long")
     assert span["ropeswitch.switches"] == 1
     [line] = traced.lines(lambda line: line["request_id"] == answer.json["id"])

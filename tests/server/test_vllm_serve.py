@@ -30,6 +30,7 @@ ENGINE = ["--kv-cache-memory-bytes", "1G", "--enforce-eager", "--dtype", "float3
 LADDER = file.load(BUNDLED_FACTORS).ladder
 KEY = "48213"
 TOKENS = 8
+ASKED = {"max_tokens": TOKENS, "temperature": 0, "logprobs": 1, "ignore_eos": True, "return_token_ids": True}
 # The window of the model's config.
 STOCK_WINDOW = 1024
 # Sentences of filler on either side of the key: prompts in the first, second and third set.
@@ -51,16 +52,8 @@ def prompt(pieces: int) -> list[int]:
 
 def ask(server: Server, tokens: list[int]) -> tuple[str, list[int], list[float]]:
     """The text, tokens and log-probabilities of a greedy completion."""
-    body = {
-        "model": server.get("/v1/models").json["data"][0]["id"],
-        "prompt": tokens,
-        "max_tokens": TOKENS,
-        "temperature": 0,
-        "logprobs": 1,
-        "ignore_eos": True,
-        "return_token_ids": True,
-    }
-    answer = server.post("/v1/completions", body)
+    model = server.get("/v1/models").json["data"][0]["id"]
+    answer = server.post("/v1/completions", ASKED | {"model": model, "prompt": tokens})
     assert answer.status == 200, answer.text
     [choice] = answer.json["choices"]
     return choice["text"], choice["token_ids"], choice["logprobs"]["token_logprobs"]
@@ -101,9 +94,8 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
     with serve(tmp_path, *flags, plugins="ropeswitch") as server:
         rope = server.get("/v1/rope").json
         assert [each["name"] for each in rope["sets"]] == list(LADDER.names)
-        body = {"prompt": tokens, "max_tokens": TOKENS, "temperature": 0, "logprobs": 1, "return_token_ids": True}
         for name in LADDER.names:
-            answer = server.post("/v1/completions", body | {"model": f"mini@{name}", "ignore_eos": True})
+            answer = server.post("/v1/completions", ASKED | {"prompt": tokens, "model": f"mini@{name}"})
             assert (answer.status, answer.json["model"]) == (200, "mini"), answer.text
             [choice] = answer.json["choices"]
             reference = Reference.load(BUNDLED_MODEL, LADDER, name)
@@ -117,8 +109,6 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
             ("/v1/chat/completions", chat),
             ("/v1/chat/completions", chat | {"stream": True}),
             ("/v1/responses", {"input": "A", "max_output_tokens": 16}),
-            ("/v1/messages", chat),
-            ("/tokenize", {"prompt": "A"}),
         ):
             assert server.post(path, request | {"model": "mini@r2"}).status == 200, path
             unknown = server.post(path, request | {"model": "mini@nope"})
@@ -131,11 +121,8 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
         # The rest of the server needs `ropeswitch serve`.
         assert server.get("/v1/status").status == server.get("/health/ready").status == 404
         assert answer.sets is None
-        ours = {
-            line.split("{")[0]: line
-            for line in server.get("/metrics").text.splitlines()
-            if line.startswith("ropeswitch_")
-        }
+        lines = server.get("/metrics").text.splitlines()
+        ours = {line.split("{")[0]: line for line in lines if line.startswith("ropeswitch_")}
         assert set(ours) == {name for name, _ in GAUGES.values()}
         assert ours["ropeswitch_remaining_prefill_seconds"].endswith('{engine="0",model_name="mini"} 0.0')
         # Prometheus's client fails on a header that is not UTF-8.

@@ -10,7 +10,7 @@ import time
 import traceback
 import urllib.request
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 URL = os.environ["CLIENT_URL"]
 """The server's address, without ``/v1``."""
@@ -28,28 +28,19 @@ TOO_LONG = [{"role": "user", "content": "one two three " * int(os.environ["CLIEN
 TOO_MANY_TOKENS = 100_000_000
 # Answers to it do not end before they are cancelled.
 ENDLESS = {"max_tokens": 4000, "extra_body": {"ignore_eos": True}}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Weather in a city now",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Oslo", "Rome"]}, "celsius": {"type": "boolean"}},
-            "required": ["city", "celsius"],
-            "additionalProperties": False,
-        },
-    },
-}
+CITY = {"enum": ["Oslo", "Rome"]}
+
+
+def closed(**properties: object) -> dict[str, object]:
+    """The schema of an object that has these properties, all of them, and no others."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+ARGUMENTS = closed(city=CITY, celsius={"type": "boolean"})
+TOOL = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": ARGUMENTS}}
 # The choice of it, in OpenAI's form.
 FORCED = {"type": "function", "function": {"name": "weather"}}
-SCHEMA = {
-    "type": "object",
-    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "people": {"type": "integer", "minimum": 1, "maximum": 9}},
-    "required": ["city", "people"],
-    "additionalProperties": False,
-}
+SCHEMA = closed(city=CITY, people={"type": "integer", "minimum": 1, "maximum": 9})
 
 Error = TypeVar("Error", bound=Exception)
 
@@ -89,6 +80,24 @@ def raised(kind: type[Error], call: Callable[[], object]) -> Error:
     except kind as error:
         return error
     raise AssertionError(f"no {kind.__name__}, but {answer!r}")
+
+
+def rate_limited(create: Callable[..., Any], kind: type[Error], endless: dict[str, Any]) -> Error:
+    """The error of a request beside as many streams as the key may have; these are cancelled then."""
+    streams = [create(stream=True, **endless) for _ in range(CONCURRENT)]
+    error = raised(kind, lambda: create(max_tokens=1))
+    for each in streams:
+        each.close()
+    wait_until_idle()
+    return error
+
+
+def cancelled(create: Callable[..., Any], endless: dict[str, Any]) -> None:
+    """Leave a stream after its first event."""
+    stream = create(stream=True, **endless)
+    next(iter(stream))
+    stream.close()
+    wait_until_idle()
 
 
 def city(text: str | None) -> str:

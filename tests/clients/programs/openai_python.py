@@ -4,7 +4,6 @@ from functools import partial
 
 import openai
 from checks import (
-    CONCURRENT,
     ENDLESS,
     FORCED,
     KEY,
@@ -17,10 +16,12 @@ from checks import (
     TOO_MANY_TOKENS,
     TOOL,
     URL,
+    cancelled,
     check,
     city,
     main,
     raised,
+    rate_limited,
     wait_until_idle,
     weather,
 )
@@ -28,6 +29,8 @@ from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 
 client = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
+create = partial(client.chat.completions.create, model=MODEL, messages=MESSAGES)
+raw = partial(client.chat.completions.with_raw_response.create, messages=MESSAGES, max_tokens=2)
 
 
 class Town(BaseModel):
@@ -38,51 +41,46 @@ class Town(BaseModel):
 
 @check("chat")
 def chat() -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=8, temperature=0)
+    answer = create(max_tokens=8, temperature=0)
     assert answer.model == MODEL and answer.choices[0].message.role == "assistant"
     assert answer.choices[0].message.content and answer.choices[0].finish_reason in ("stop", "length")
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     assert 1 <= answer.usage.completion_tokens <= 8
 
 
 @check("streamed chat")
 def stream() -> None:
-    request = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
-    whole = client.chat.completions.create(**request).choices[0]
-    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**request, stream=True)]
+    whole = create(max_tokens=8, temperature=0).choices[0]
+    chunks = [chunk.choices[0] for chunk in create(max_tokens=8, temperature=0, stream=True)]
     assert "".join(choice.delta.content or "" for choice in chunks) == whole.message.content
     assert chunks[-1].finish_reason == whole.finish_reason
-    with client.chat.completions.stream(**request) as events:
+    with client.chat.completions.stream(model=MODEL, messages=MESSAGES, max_tokens=8, temperature=0) as events:
         assert "".join(event.delta for event in events if event.type == "content.delta") == whole.message.content
 
 
 @check("usage of a stream")
 def stream_usage() -> None:
-    *_, last = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=4, stream=True, stream_options={"include_usage": True}
-    )
+    *_, last = create(max_tokens=4, stream=True, stream_options={"include_usage": True})
     assert last.choices == [] and 1 <= last.usage.completion_tokens <= 4 and last.usage.prompt_tokens > 0
 
 
 @check("text completions")
 def completions() -> None:
     answer = client.completions.create(model=MODEL, prompt="The capital of France is", max_tokens=4, logprobs=2)
-    assert 1 <= answer.usage.completion_tokens <= 4
-    assert len(answer.choices[0].logprobs.tokens) == answer.usage.completion_tokens
+    assert len(answer.choices[0].logprobs.tokens) == answer.usage.completion_tokens >= 1
 
 
 @check("Responses API")
 def responses() -> None:
-    answer = client.responses.create(model=MODEL, input="What is the capital of France?", max_output_tokens=16)
+    respond = partial(client.responses.create, model=MODEL, input="hi", max_output_tokens=16)
+    answer = respond()
     assert answer.output_text and 1 <= answer.usage.output_tokens <= 16
-    stream = client.responses.create(model=MODEL, input="hi", max_output_tokens=16, stream=True)
-    kinds = [event.type for event in stream]
+    kinds = [event.type for event in respond(stream=True)]
     assert "response.output_text.delta" in kinds and kinds[-1] in ("response.completed", "response.incomplete")
 
 
 @check("log-probs")
 def logprobs() -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=2)
+    answer = create(max_tokens=3, logprobs=True, top_logprobs=2)
     tokens = answer.choices[0].logprobs.content
     assert len(tokens) == answer.usage.completion_tokens
     assert all(token.logprob <= 0 and len(token.top_logprobs) >= 2 for token in tokens)
@@ -90,13 +88,8 @@ def logprobs() -> None:
 
 @check("JSON schema")
 def json_schema() -> None:
-    answer = client.chat.completions.create(
-        model=MODEL,
-        messages=MESSAGES,
-        max_tokens=100,
-        response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}},
-    )
-    city(answer.choices[0].message.content)
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA, "strict": True}}
+    city(create(max_tokens=100, response_format=form).choices[0].message.content)
 
 
 @check("`parse()`")
@@ -110,9 +103,7 @@ def parse() -> None:
 @check("JSON mode")
 def json_mode() -> None:
     """What the model writes need not end, but white space alone must not fill the answer."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=60, response_format={"type": "json_object"}, temperature=0
-    )
+    answer = create(max_tokens=60, response_format={"type": "json_object"}, temperature=0)
     text = answer.choices[0].message.content
     assert text.startswith("{") and "  " not in text and "\n" not in text, text
 
@@ -120,9 +111,7 @@ def json_mode() -> None:
 @check("forced tool call")
 def forced_tool() -> None:
     for choice in (FORCED, "required"):
-        answer = client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice=choice, max_tokens=200
-        )
+        answer = create(tools=[TOOL], tool_choice=choice, max_tokens=200)
         calls = answer.choices[0].message.tool_calls
         assert calls and calls[0].function.name == "weather" and calls[0].id, answer
         weather(calls[0].function.arguments)
@@ -130,29 +119,21 @@ def forced_tool() -> None:
 
 @check("streamed tool call")
 def streamed_tool() -> None:
-    name, arguments = "", ""
-    for chunk in client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, tools=[TOOL], tool_choice=FORCED, max_tokens=200, stream=True
-    ):
-        for call in chunk.choices[0].delta.tool_calls or []:
-            name += call.function.name or ""
-            arguments += call.function.arguments or ""
-    assert name == "weather"
-    weather(arguments)
+    chunks = list(create(tools=[TOOL], tool_choice=FORCED, max_tokens=200, stream=True))
+    calls = [call.function for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert "".join(call.name or "" for call in calls) == "weather"
+    weather("".join(call.arguments or "" for call in calls))
 
 
 @check("tools by the model's choice")
 def auto_tool() -> None:
     """The model need not call one, but the request with tools is served, and so is a tool's result."""
-    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[TOOL], max_tokens=16)
+    answer = create(tools=[TOOL], max_tokens=16)
     assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
-    history = [
-        *MESSAGES,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
-    ]
-    answer = client.chat.completions.create(model=MODEL, messages=history, tools=[TOOL], max_tokens=16)
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "rain"}
+    answer = create(messages=[*MESSAGES, called, result], tools=[TOOL], max_tokens=16)
     assert answer.usage.completion_tokens >= 1
 
 
@@ -164,34 +145,29 @@ def models() -> None:
 
 @check("factor set")
 def factor_set() -> None:
-    response = client.chat.completions.with_raw_response.create(model=MODEL, messages=MESSAGES, max_tokens=2)
-    first = response.headers["x-rope-factor-set"]
-    for request in (
-        {"model": f"{MODEL}@{first}"},
-        {"model": MODEL, "extra_body": {"vllm_xargs": {"rope_factor_set": first}}},
-    ):
-        response = client.chat.completions.with_raw_response.create(**request, messages=MESSAGES, max_tokens=2)
+    first = raw(model=MODEL).headers["x-rope-factor-set"]
+    by_field = {"vllm_xargs": {"rope_factor_set": first}}
+    for response in (raw(model=f"{MODEL}@{first}"), raw(model=MODEL, extra_body=by_field)):
         assert response.headers["x-rope-factor-set"] == first
 
 
 @check("unknown model")
 def unknown_model() -> None:
-    error = raised(openai.NotFoundError, lambda: client.chat.completions.create(model="nosuch", messages=MESSAGES))
-    assert error.code == "model_not_found" and "nosuch" in error.message, error
-    assert raised(openai.NotFoundError, lambda: client.models.retrieve("nosuch")).code == "model_not_found"
+    for call in (lambda: create(model="nosuch"), lambda: client.models.retrieve("nosuch")):
+        error = raised(openai.NotFoundError, call)
+        assert error.code == "model_not_found" and "nosuch" in error.message, error
 
 
 @check("prompt too long")
 def prompt_too_long() -> None:
-    for request in ({"messages": TOO_LONG}, {"messages": MESSAGES, "max_tokens": TOO_MANY_TOKENS}):
-        error = raised(openai.BadRequestError, partial(client.chat.completions.create, model=MODEL, **request))
+    for request in ({"messages": TOO_LONG}, {"max_tokens": TOO_MANY_TOKENS}):
+        error = raised(openai.BadRequestError, partial(create, **request))
         assert error.code == "context_length_exceeded" and error.type == "invalid_request_error", error
 
 
 @check("wrong value")
 def wrong_value() -> None:
-    create = client.chat.completions.create
-    error = raised(openai.BadRequestError, lambda: create(model=MODEL, messages=MESSAGES, temperature=-1))
+    error = raised(openai.BadRequestError, lambda: create(temperature=-1))
     assert error.param == "temperature" and error.type == "invalid_request_error", error
 
 
@@ -203,46 +179,34 @@ def wrong_key() -> None:
 
 @check("rate limit")
 def rate_limit() -> None:
-    create = partial(client.with_options(api_key=LIMITED_KEY).chat.completions.create, model=MODEL, messages=MESSAGES)
-    streams = [create(stream=True, **ENDLESS) for _ in range(CONCURRENT)]
-    error = raised(openai.RateLimitError, lambda: create(max_tokens=1))
+    limited = client.with_options(api_key=LIMITED_KEY).chat.completions.create
+    error = rate_limited(partial(limited, model=MODEL, messages=MESSAGES), openai.RateLimitError, ENDLESS)
     assert error.code == "rate_limit_exceeded" and error.response.headers["retry-after"], error
-    for each in streams:
-        each.close()
-    wait_until_idle()
 
 
 @check("request ID")
 def request_id() -> None:
-    assert client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=1)._request_id
-    error = raised(openai.NotFoundError, lambda: client.chat.completions.create(model="nosuch", messages=MESSAGES))
-    assert error.request_id
-    named = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=1, extra_headers={"X-Request-Id": "mine"}
-    )
+    assert create(max_tokens=1)._request_id
+    assert raised(openai.NotFoundError, lambda: create(model="nosuch")).request_id
+    named = create(max_tokens=1, extra_headers={"X-Request-Id": "mine"})
     assert named._request_id == "mine" and named.id.endswith("mine")
 
 
 @check("cached tokens")
 def cached_tokens() -> None:
-    for _ in range(2):
-        answer = client.chat.completions.create(model=MODEL, messages=LONG, max_tokens=1)
-    assert answer.usage.prompt_tokens_details.cached_tokens > 0, answer.usage
+    create(messages=LONG, max_tokens=1)
+    assert create(messages=LONG, max_tokens=1).usage.prompt_tokens_details.cached_tokens > 0
 
 
 @check("timeout")
 def timeout() -> None:
-    hurried = client.with_options(timeout=0.5)
-    raised(openai.APITimeoutError, lambda: hurried.chat.completions.create(model=MODEL, messages=MESSAGES, **ENDLESS))
+    raised(openai.APITimeoutError, lambda: create(timeout=0.5, **ENDLESS))
     wait_until_idle()
 
 
 @check("cancelled stream")
 def cancelled_stream() -> None:
-    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True, **ENDLESS)
-    next(iter(stream))
-    stream.close()
-    wait_until_idle()
+    cancelled(create, ENDLESS)
 
 
 if __name__ == "__main__":
