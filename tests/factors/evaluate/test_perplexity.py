@@ -15,7 +15,8 @@ from ropeswitch.factors.evaluate.perplexity import LONG_STRIDE, STRIDE, Perplexi
 from ropeswitch.factors.evaluate.statistics import perplexity, wilson
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
-from tests.factors.evaluate.conftest import MODEL, answered
+from tests.factors.conftest import MODEL
+from tests.factors.evaluate.conftest import answered
 
 
 @pytest.mark.parametrize("length", [250, 300])

@@ -113,45 +113,6 @@ def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
     assert parse_length("--length", length_name(tokens)) == tokens
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "give the NAME of a rule"),
-        (["ntkk", *SIZE, "--length", "8k"], "unknown rule 'ntkk'; the rules are pi, ntk,"),
-        (["pi", *SIZE], "--length: missing; give it, or --lengths or --scale"),
-        (["pi", *SIZE[2:], "--length", "8k"], "--rotary-dim: missing; give it, or the model's config with --model"),
-        (["pi", *SIZE, "--length", "2k"], "length: 2048 is below the original window of 4096 tokens"),
-        (["pi", *SIZE, "--length", "8q"], "--length: '8q' must be a whole number of tokens, with k or M for powers"),
-        (["pi", *SIZE, "--lengths", "8k,8k"], "--lengths: '8k,8k' must list increasing lengths"),
-        (["pi", *SIZE, "--lengths", "8k", "--scale", "2"], "--scale: cannot be combined with --lengths"),
-        (["pi", *SIZE, "--length", "8k", "--scale", "0.5"], "scale: 0.5 must be at least 1"),
-        (["pi", *SIZE, "--length", "8k", "--alpha", "2"], "--alpha: rule 'pi' does not take it"),
-        (["yarn", *SIZE, "--length", "8k", "--alpha", "64"], "--alpha: 64 must be below --beta"),
-        (["yarn", *SIZE, "--length", "8k", "--attention-scale", "x"], "--attention-scale: 'x' is unknown"),
-        (["longrope2", *SIZE, "--length", "8k", "--critical-index", "64"], "--critical-index: 64 must be a pair from"),
-        (["longrope2", *SIZE, "--length", "8k", "--above", "2,3"], "--above: 2 factors; give one for all, or one"),
-        (["pi", "--rotary-dim", "127", *SIZE[2:], "--length", "8k"], "rotary dimension: 127 must be an even number"),
-        (["theta", *SIZE[:3], "1e300", *SIZE[4:], "--length", "8k"], "theta at 8192 tokens: numbers leave the range"),
-        (["theta", *SIZE, "--length", "8k", "--scale", "9"], "--scale: rule 'theta' does not take it; use --length"),
-        (["theta", *SIZE], "--length: missing; give it, or --lengths\n"),
-        (["yarn", *SIZE, "--length", "8k", "--alpha", "1e-320"], "with alpha 1e-320, beta 32.0, truncate True"),
-        (["ntk-staged", *SIZE, "--dynamic-factor", "1e200"], "must be from 1e-09 to 1e+09"),
-    ],
-)
-def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "rule", *arguments]) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("ropeswitch: error: ") and printed.err.count("\n") == 1
-    assert message in printed.err
-    assert printed.out == "" and list(folder.iterdir()) == []
-
-
-def test_a_file_is_not_replaced_without_force(folder: Path) -> None:
-    (folder / "out.json").write_text("mine")
-    assert main(["factors", "rule", "pi", *SIZE, "--length", "8k", "-o", "out.json"]) == 2
-    assert (folder / "out.json").read_text() == "mine"
-
-
 def test_a_flag_fills_in_what_a_config_leaves_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """LLaMA2's config.json says no base."""
     values = {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
