@@ -54,11 +54,3 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
         "8k     1 to 8192        3        0.9     3        no      1.32288  4",
         "2048k  8193 to 2097152  3        1       543.68   yes     1.32288  4",
     ]
-
-
-def test_nothing_is_overwritten_without_force(folder: Path) -> None:
-    (folder / "out.json").write_text("mine")
-    assert main(SCALED) == 2
-    assert (folder / "out.json").read_text() == "mine"
-    assert main([*SCALED, "--force"]) == 0
-    assert load("out.json").ladder.names == ("8k", "2048k")

@@ -14,6 +14,7 @@ from tests.factors.test_cli import CONFIG
 
 ROWS = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text(encoding="utf-8"))
 BASE = "--rope-theta 10000 --original-length 4k"
+BASELESS = {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
 SIZE = f"--rotary-dim 128 {BASE}"
 FLAGS = {"MODEL": MODEL, "SIZE": SIZE, "BASE": BASE, "CSV": "--set 8k=8192:short.csv --set 2048k=2097152:short.csv"}
 
@@ -25,12 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: LocalModel) -
     monkeypatch.setattr(LocalModel, "load", classmethod(lambda cls, name, dtype: model))
     (tmp_path / "empty").mkdir()
     (tmp_path / "out.cells.jsonl").mkdir()
-    texts = {
-        "short.csv": "0.9\n3\n2\n",
-        "config.json": json.dumps(CONFIG),
-        "short.txt": "A word.",
-        "long.txt": "A word. " * 99,
-    }
+    texts = {"short.csv": "0.9\n3\n2\n", "two.csv": "1\n2\n", "config.json": json.dumps(CONFIG)}
+    texts |= {"baseless.json": json.dumps(BASELESS), "short.txt": "A word.", "long.txt": "A word. " * 99}
     texts |= dict.fromkeys(("mine.json", "mine.64.checkpoint.json"), "mine")
     texts |= {"bad.jsonl": '{"text": "a"}\n["b"]\n', "half.jsonl": '{"text": "hi \\ud83d there"}\n'}
     for name, text in texts.items():

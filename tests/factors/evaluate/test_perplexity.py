@@ -84,14 +84,6 @@ def test_a_seed_draws_other_places(target: LocalTarget, texts: Path) -> None:
     assert first == same != other
 
 
-def test_texts_that_are_too_short(target: LocalTarget, texts: Path) -> None:
-    message = (
-        r"0 of 3 documents are long enough for length 5000, but --documents requests 2; the longest has \d+ tokens"
-    )
-    with pytest.raises(FactorError, match=message):
-        judge(target, Corpus.read(texts), "short", 5000, 0, PerplexitySettings(documents=2))
-
-
 def test_a_loss_that_is_no_number(target: LocalTarget, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target.model.model.model.norm, "forward", lambda hidden: hidden * math.nan)
     with pytest.raises(FactorError, match=r"set 'long', length 60, document '0.txt': a loss is not finite"):

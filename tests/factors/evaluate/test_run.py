@@ -198,17 +198,6 @@ def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
     assert Path("cells.jsonl").read_text() == text
 
 
-def test_cells_of_other_settings_and_a_cut_last_line(here: Path) -> None:
-    path, cell = Path("cells.jsonl"), Cell("passkey", 130, "long", 0)
-    path.write_text(WHOLE + WHOLE[:30])
-    with pytest.raises(FactorError, match="line 1: passkey, length 130, set long, seed 0 was measured with another"):
-        Cells(path, {("passkey", "long"): "b"})
-    cells = Cells(path, {("passkey", "short"): "b"})
-    assert cells.found == {cell: [{"score": 1.0}]}
-    cells.keep(Cell("passkey", 130, "short", 0), [{"score": 0.0}])
-    assert len(Cells(path, {}).found) == len(path.read_text().splitlines()) == 2
-
-
 def test_rows_join_seeds() -> None:
     results: dict[Cell, Any] = {
         Cell("passkey", length, name, seed): [{"score": float(name == "long" and length > 512)}] * 5

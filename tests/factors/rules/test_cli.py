@@ -1,6 +1,5 @@
 """``ropeswitch factors rule``: files that the server takes, tables, and refusals in one line."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,6 @@ def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str])
     assert parse(capsys.readouterr().out) == content
 
 
-def test_a_table_shows_bases_and_critical_dimension(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
-    printed = capsys.readouterr().out
-    assert "critical dimension 70 of 128: 2 ceil(64 log_500000(8192/2pi)) = 2 ceil(34.984)" in printed
-    assert "283461213.5" in printed and "3580165449" in printed
-    assert [line.split()[0] for line in printed.splitlines()[-64:]] == [str(pair) for pair in range(64)]
-
-
 def test_a_table_shows_the_ratio_that_was_given(capsys: pytest.CaptureFixture[str]) -> None:
     """DeepSeek-V2's is 40 at 32 times the window."""
     assert main(["factors", "rule", "deepseek-v2", *SIZE, "--length", "128k", "--scale", "40", "--keep-original"]) == 0
@@ -54,15 +45,6 @@ def test_a_table_shows_the_ratio_that_was_given(capsys: pytest.CaptureFixture[st
     assert [line[:3] for line in lines if line[:1] in (["original"], ["128k"])] == [
         ["original", "4096", "1"], ["128k", "131072", "40"]
     ]  # fmt: skip
-
-
-def test_the_list_names_every_rule_with_formula_and_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "rule", "--list"]) == 0
-    printed = capsys.readouterr().out
-    for each in RULES:
-        assert f"\n{each.name}\n  formula: {each.formula}\n" in "\n" + printed
-        assert each.source in printed
-    assert "takes: --alpha, --beta, --no-truncate" in printed
 
 
 def test_a_models_config_says_dimension_base_and_window(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,14 +93,3 @@ def test_configs_of_published_models(config: dict[str, object], rope: Rope) -> N
 @given(st.integers(1, 2**31 - 1))
 def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
     assert parse_length("--length", length_name(tokens)) == tokens
-
-
-def test_a_flag_fills_in_what_a_config_leaves_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """LLaMA2's config.json says no base."""
-    values = {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 4096}
-    (folder / "config.json").write_text(json.dumps(values))
-    rule = ["factors", "rule", "pi", "--model", "config.json", "--length", "8k", "--json"]
-    assert main(rule) == 2
-    assert "'config.json': rope_theta: missing; give it with --rope-theta" in capsys.readouterr().err
-    assert main([*rule, "--rope-theta", "10000"]) == 0
-    assert parse(capsys.readouterr().out).theta == 10000.0

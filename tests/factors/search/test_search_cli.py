@@ -91,26 +91,6 @@ def test_models_that_cannot_be_searched(
     assert not Path("o.json").exists()
 
 
-def test_a_model_with_factors_of_its_own_needs_the_set_that_it_was_made_with(
-    texts: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Searched as if it had none, it would be judged without the factors that it was fine-tuned with."""
-    assert search(MODEL, texts, "--length", "1200", "-o", "out.json") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "is already extended: its config has LongRoPE factors (sets short, long)" in error
-    assert "convert them to a factor file with 'ropeswitch factors import' and give it with --from FILE" in error
-    extend = ["--lengths", "1200", "--final", "1300", "--hook", "true", "-o", "out.json"]
-    assert main(["factors", "extend", MODEL, "--text", str(texts), *extend, *SMALL]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "is already extended" in error and "extend needs the pre-trained model" in error
-    assert not list(folder.iterdir())
-    # As it says.
-    assert main(["factors", "import", MODEL, "-o", "own.json"]) == 0
-    capsys.readouterr()
-    assert search(MODEL, texts, "--length", "4k", "--from", "own.json", "-o", "out.json") == 2
-    assert "documents have the 4095 tokens" in capsys.readouterr().err.splitlines()[-1]
-
-
 HOOK = """
 import os, shutil, sys
 from pathlib import Path
