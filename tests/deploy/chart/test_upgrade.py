@@ -88,3 +88,11 @@ def test_an_upgrade_keeps_what_is_fixed_and_explains_every_replaced_pod(
             assert found == was, name
             compared += 1
     assert compared > 15
+
+
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+def test_the_default_values_of_an_earlier_chart_are_accepted(path: Path) -> None:
+    values = dict(chart(path).values)
+    assert findings(values) == []
+    names = [[(each["kind"], each["metadata"]["name"]) for each in render(each)] for each in (values, {})]
+    assert names[0] == names[1]

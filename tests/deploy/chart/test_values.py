@@ -147,6 +147,20 @@ def test_null_means_the_default(place: Path) -> None:
         assert render(at(place, None)) == render({})
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "resources.limits",
+        "affinity.nodeAffinity",
+        "loadTest.argumentsByWorkload.chat",
+        "longPool.values.server.extraEnv",
+    ],
+)
+def test_null_is_absent_below_the_second_level(place: str) -> None:
+    pools = {"longPool": {"enabled": True, "values": {}}}
+    assert render(merged(pools, tuple(place.split(".")), None)) == render(pools)
+
+
 @pytest.mark.parametrize("place", [*places()], ids=".".join)
 def test_any_scalar_renders_valid_objects_or_is_refused(place: Path) -> None:
     for odd in SCALARS:
