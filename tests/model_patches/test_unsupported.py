@@ -16,7 +16,7 @@ from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure, configure_from_key
-from ropeswitch.model_patches.switch.models.unsupported import check_engine, check_features, check_model
+from ropeswitch.model_patches.switch.models.unsupported import check_device, check_engine, check_features, check_model
 from tests.model_patches.test_latent_attention import ladder as latent_ladder
 
 LADDER = FactorLadder.checked([{"name": "all", "max_length": 64, "factors": [1.0] * 8}])
@@ -219,6 +219,13 @@ def test_the_host_tier_on_cpus() -> None:
         with pytest.raises(UnsupportedError, match=message):
             configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
         configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cuda")
+
+
+def test_devices() -> None:
+    check_device("cpu")
+    check_device("cuda")
+    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed: cpu, cuda"):
+        check_device("xpu")
 
 
 def test_configure_keeps_what_the_user_set() -> None:
