@@ -6,6 +6,7 @@ versions and hashes come from the lock, licences from the packages installed in 
 
 import re
 import sys
+import tomllib
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass
@@ -128,9 +129,8 @@ def licence(name: str) -> str:
 
 
 def own_version() -> str:
-    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert found is not None
-    return found[1]
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    return version
 
 
 def sbom() -> str:

@@ -67,24 +67,14 @@ class Arrival:
     client: str | None = None
 
 
-@dataclass(frozen=True)
-class Achieved:
-    """Assumptions of the cost model: achieved shares of datasheet peaks, and fixed costs in seconds.
-
-    Matrix products reach 0.7 to 0.8 on an A100 with cuBLAS, less the norms and activations between them, which are not
-    counted. FlashAttention-2 reaches up to 0.73 (arXiv:2307.08691); paging and ragged chunks cost some.
-    """
-
-    linear: float = 0.65
-    attention: float = 0.6
-    memory: float = 0.8
-    link: float = 0.7
-    # Per step: scheduling, inputs, launches and sampling, none of it overlapped.
-    step_seconds: float = 0.003
-    all_reduce_seconds: float = 15e-6
-    # Host time per layer for launches outside a graph, hidden where the GPU takes longer.
-    piecewise_seconds: float = 60e-6
-    eager_seconds: float = 200e-6
+# Assumptions of the cost model: achieved shares of datasheet peaks, and fixed costs in seconds. Matrix products reach 0.7 to
+# 0.8 on an A100 with cuBLAS, less the norms and activations between them, which are not counted. FlashAttention-2 reaches up
+# to 0.73 (arXiv:2307.08691); paging and ragged chunks cost some.
+LINEAR, ATTENTION, MEMORY, LINK = 0.65, 0.6, 0.8, 0.7
+# Per step: scheduling, inputs, launches and sampling, none of it overlapped.
+STEP_SECONDS, ALL_REDUCE_SECONDS = 0.003, 15e-6
+# Host time per layer for launches outside a graph, hidden where the GPU takes longer.
+PIECEWISE_SECONDS, EAGER_SECONDS = 60e-6, 200e-6
 
 
 class StepCosts:
@@ -94,22 +84,21 @@ class StepCosts:
     be what the scheduler fits.
     """
 
-    def __init__(self, gpu: Gpu, ranks: int, achieved: Achieved | None = None) -> None:
+    def __init__(self, gpu: Gpu, ranks: int) -> None:
         self.gpu, self.ranks = gpu, ranks
-        self.achieved = achieved = achieved or Achieved()
-        flops, bandwidth = gpu.bf16_tflops * 1e12, gpu.memory_gb_per_s * 1e9 * achieved.memory
+        flops, bandwidth = gpu.bf16_tflops * 1e12, gpu.memory_gb_per_s * 1e9 * MEMORY
         weights = active_weights(SHAPE, ranks)
-        self._linear_per_token = 2 * weights.linear / (flops * achieved.linear)
+        self._linear_per_token = 2 * weights.linear / (flops * LINEAR)
         self._weights_read = weights.bytes(SHAPE) / bandwidth
         # The output head runs only for each sequence's last token.
-        self._head_per_sequence = 2 * SHAPE.hidden * SHAPE.vocab / ranks / (flops * achieved.linear)
+        self._head_per_sequence = 2 * SHAPE.hidden * SHAPE.vocab / ranks / (flops * LINEAR)
         pair = 4 * SHAPE.layers * (SHAPE.heads // ranks) * SHAPE.head_dim
-        self._per_pair = pair / (flops * achieved.attention)
+        self._per_pair = pair / (flops * ATTENTION)
         self._per_key = token_bytes(SHAPE, Layout(ranks), SHAPE.layers, KV_BYTES) / bandwidth
         # A ring all-reduce sends every value 2 * (ranks - 1) / ranks times.
         reduced = SHAPE.layers * ALL_REDUCES * SHAPE.hidden * DTYPE_BYTES * 2 * (ranks - 1) / ranks
-        self._reduce_per_token = reduced / (gpu.link_gb_per_s * 1e9 * achieved.link)
-        self._reduces = SHAPE.layers * ALL_REDUCES * achieved.all_reduce_seconds if ranks > 1 else 0.0
+        self._reduce_per_token = reduced / (gpu.link_gb_per_s * 1e9 * LINK)
+        self._reduces = SHAPE.layers * ALL_REDUCES * ALL_REDUCE_SECONDS if ranks > 1 else 0.0
         # Tokens of the largest step with a CUDA graph (`VllmConfig._set_cudagraph_sizes`).
         self._captured = min(2 * server_defaults(gpu)[1], 1024 if gpu.name.startswith("B") else 512)
 
@@ -122,22 +111,18 @@ class StepCosts:
             attention += max(self._per_pair * new * (context + (new + 1) / 2), self._per_key * (context + new))
         linear = max(self._linear_per_token * tokens + self._head_per_sequence * len(sequences), self._weights_read)
         device = linear + attention + self._reduces + self._reduce_per_token * tokens
-        return self.achieved.step_seconds + max(device, SHAPE.layers * self._launches(tokens, sequences))
+        return STEP_SECONDS + max(device, SHAPE.layers * self._launches(tokens, sequences))
 
     def _launches(self, tokens: int, sequences: Sequence[tuple[int, int]]) -> float:
         """Host seconds per layer: a step of one token per request is one graph, other captured sizes are piecewise."""
         if tokens > self._captured:
-            return self.achieved.eager_seconds
-        return 0.0 if all(new == 1 for _, new in sequences) else self.achieved.piecewise_seconds
+            return EAGER_SECONDS
+        return 0.0 if all(new == 1 for _, new in sequences) else PIECEWISE_SECONDS
 
     def prefill_seconds(self, prompt: int, chunk: int = FIRST_SET) -> float:
         """Return the seconds to prefill a prompt alone, in chunks of ``chunk`` tokens."""
         starts = range(0, prompt, chunk)
         return sum(self.seconds([(start, min(chunk, prompt - start))]) for start in starts)
-
-
-class SimulationError(RuntimeError):
-    """The scheduler is stuck, or lost or invented tokens; the message names the requests or times involved."""
 
 
 class Clock:
@@ -150,9 +135,9 @@ class Clock:
         return self.now
 
     def advance(self, to: float) -> None:
-        """Advance to a later time; raises SimulationError for an earlier one."""
+        """Advance to a later time; raises AssertionError for an earlier one."""
         if to < self.now:
-            raise SimulationError(f"time would run backwards, from {self.now} s to {to} s")
+            raise AssertionError(f"time would run backwards, from {self.now} s to {to} s")
         self.now = to
 
 
@@ -229,7 +214,7 @@ class Simulation:
         """Simulate until every request has finished.
 
         Raises:
-            SimulationError: if the scheduler is stuck, or a request got more or fewer tokens than it requested.
+            AssertionError: if the scheduler is stuck, or a request got more or fewer tokens than it requested.
         """
         records = [Record(arrival, arrival.prompt) for arrival in self.arrivals]
         waiting = deque(enumerate(records))
@@ -271,11 +256,11 @@ class Simulation:
             self._idle_steps += 1
             if self._idle_steps > STUCK:
                 names = ", ".join(list(self._requests)[:5])
-                raise SimulationError(
+                raise AssertionError(
                     f"the scheduler planned nothing for {STUCK} steps while {len(self._requests)} requests wait: {names}"
                 )
             # With nothing in flight, the host plans again after the fixed time of a step.
-            seconds = 0.0 if self._flights else self.costs.achieved.step_seconds
+            seconds = 0.0 if self._flights else STEP_SECONDS
         self._busy_until = start + seconds
         return Step(start, seconds, plan.num_scheduled_tokens)
 
@@ -288,7 +273,7 @@ class Simulation:
             _, record = self._requests.get(name, (None, None))
             end = cached[name] + count
             if record is not None and end > record.known:
-                raise SimulationError(f"request {name}: scheduled up to token {end}, but it has {record.known}")
+                raise AssertionError(f"request {name}: scheduled up to token {end}, but it has {record.known}")
             done = record is not None and end == record.known
             sampled.append([TOKEN] if done else [])
             if record is not None:
@@ -305,7 +290,7 @@ class Simulation:
                 if one.finish_reason is not None:
                     wanted = record.arrival.output
                     if record.tokens != wanted:
-                        raise SimulationError(f"request {one.request_id}: {record.tokens} tokens instead of {wanted}")
+                        raise AssertionError(f"request {one.request_id}: {record.tokens} tokens instead of {wanted}")
                     record.preemptions = request.num_preemptions
                     del self._requests[one.request_id]
         if step.tokens and self.watch is not None:

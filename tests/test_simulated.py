@@ -1,4 +1,4 @@
-"""The simulated engine core that the scheduler's property tests stand on: its costs by hand, its conservation laws."""
+"""The simulated engine core that the scheduler's property tests stand on: no token is lost, and time moves on."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import GIB
 from ropeswitch.deploy.plan.gpus import load, server_defaults
-from tests.simulated import Arrival, Builder, SimulationError, Step, StepCosts
+from tests.simulated import Arrival, Builder, Step, StepCosts
 
 GPU = load()["A100-80GB"]
 COSTS = StepCosts(GPU, 16)
@@ -18,27 +18,6 @@ COSTS = StepCosts(GPU, 16)
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return Builder(COSTS, tmp_path_factory.mktemp("model"))
-
-
-def test_a_decode_step_by_hand() -> None:
-    # One token after 1,048,576 others, Mistral-7B on 16 ranks of A100-80GB: each has 2 query heads and a copy of a KV head.
-    # Weights of a rank: 32 layers of q and o 4096 x 256 each, k and v 4096 x 128 each, an MLP of 3 x 4096 x 896 and two
-    # norms of 4096, and a head of 4096 x 2000: 461,438,976 of 2 bytes.
-    weights = 2 * (32 * (4096 * (2 * 256 + 2 * 128) + 3 * 4096 * 896 + 2 * 4096) + 4096 * 2000)
-    # Keys and values of a token: 32 layers x 2 x 128 values x 2 bytes = 16 KiB.
-    memory = (weights + 16_384 * 1_048_577) / (2039e9 * 0.8)
-    # 64 all-reduces of 15 us, and 4096 values of 2 bytes in each, of which a ring sends 2 x 15/16 at 300 GB/s x 0.7.
-    reduces = 64 * 15e-6 + 64 * 4096 * 2 * 2 * 15 / 16 / 210e9
-    assert COSTS.seconds([(1_048_576, 1)]) == pytest.approx(0.003 + memory + reduces, rel=1e-9)
-
-
-def test_a_prefill_step_by_hand() -> None:
-    # 2 operations for each of a rank's 452,984,832 linear weights and token, and one row of the head; 4 x 2 heads x 128
-    # values x 32 layers operations for each of 8192 x 8193 / 2 pairs.
-    linear = (2 * 452_984_832 * 8192 + 2 * 4096 * 2000) / (312e12 * 0.65)
-    attention = 32_768 * 8192 * 8193 / 2 / (312e12 * 0.6)
-    reduces = 64 * 15e-6 + 8192 * 64 * 4096 * 2 * 2 * 15 / 16 / 210e9
-    assert COSTS.seconds([(0, 8192)]) == pytest.approx(0.003 + linear + attention + reduces, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +60,3 @@ def test_every_token_arrives_and_time_moves_on(
     computed, needed = sum(sum(step.tokens.values()) for step in steps), sum(a.prompt + a.output - 1 for a in arrivals)
     assert computed >= needed and (again > 0 or computed == needed)
     assert simulation.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
-
-
-def test_a_request_that_never_fits_is_told(builder: Builder) -> None:
-    with pytest.raises(SimulationError, match="planned nothing for 1000 steps while 1 requests wait: 0"):
-        builder.simulation("stock", [Arrival(0.0, 5000, 1)], 100).run()

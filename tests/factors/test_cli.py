@@ -54,37 +54,3 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
         "8k     1 to 8192        3        0.9     3        no      1.32288  4",
         "2048k  8193 to 2097152  3        1       543.68   yes     1.32288  4",
     ]
-
-
-def test_nothing_is_overwritten_without_force(folder: Path) -> None:
-    (folder / "out.json").write_text("mine")
-    assert main(SCALED) == 2
-    assert (folder / "out.json").read_text() == "mine"
-    assert main([*SCALED, "--force"]) == 0
-    assert load("out.json").ladder.names == ("8k", "2048k")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*SCALED, "--scale", "none"], "--scale: 'none': given twice; one value holds for all sets"),
-        ([*SCALED, "--start-tokens", "x"], "--start-tokens: 'x' must be a whole number of tokens"),
-        ([*IMPORT, "--scale", "longrope", "--original-length", "4k"], "--original-length: '4k' must be a whole number"),
-        ([*SCALED, "--set", "8k"], "--set: '8k' must be NAME=LENGTH:CSV"),
-        ([*SCALED, "--set", "4M=4194304:no.csv"], "'no.csv': does not exist"),
-        (["factors", "import", "-o", "out.json"], "give a config.json, or CSV files with --set"),
-        (["factors", "import", "config.json", "-o", "out.json", "--scale", "none"], "--scale: applies to CSV files"),
-        ([*SCALED, "config.json"], "--set: applies to CSV files only; 'config.json' already contains it"),
-        (["factors", "import", "config.json", "-o", "no/out.json"], "'no/out.json': cannot be written: No such file"),
-        (["factors", "show", "no.json"], "factor file 'no.json': does not exist"),
-        (["factors", "show", "config.json"], "factor file 'config.json': 'max_position_embeddings': unknown field"),
-        (["factors"], "COMMAND"),
-    ],
-)
-def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("ropeswitch: error: ") and printed.err.count("\n") == 1
-    assert message in printed.err
-    assert printed.out == ""
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "long.csv", "short.csv"]

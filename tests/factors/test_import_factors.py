@@ -64,36 +64,6 @@ def test_wrong_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
         read_csv(write(tmp_path, text))
 
 
-def test_scales_and_start_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path, "1\n2\n")
-    sets = [CsvSet("8k", 8192, path), CsvSet("2048k", 2097152, path)]
-    longrope = math.sqrt(1 + math.log(2097152 / 4096) / math.log(4096))
-    for scale, expected in [("none", 1.0), ("longrope", longrope), ("1.25", 1.25)]:
-        ladder = imported(*sets, scale=scale, start_tokens=4, original_length=4096)
-        assert [(each.scale, each.start_tokens) for each in ladder.sets] == [(expected, 4)] * 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scale": None}, "--scale: missing; .*'none'.*'longrope'.*a number"),
-        ({"scale": "yarn"}, "--scale: 'yarn' is not a scale; give 'none'"),
-        ({"scale": "longrope"}, "--original-length: missing"),
-        ({"scale": "longrope", "original_length": 1}, "--original-length: 1; .* at least 2 tokens"),
-    ],
-)
-def test_wrong_choices_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    path = write(tmp_path, "1\n2\n")
-    with pytest.raises(FactorError, match=message):
-        imported(CsvSet("a", 8, path), CsvSet("b", 16, path), **changes)
-
-
-def test_sets_that_form_no_ladder_name_their_files(tmp_path: Path) -> None:
-    two, three = write(tmp_path, "1\n2\n", "two.csv"), write(tmp_path, "1\n2\n3\n", "three.csv")
-    with pytest.raises(FactorError, match=r"sets\[1\]\.factors: 3 factors.*sets\[1\] is .*three\.csv"):
-        imported(CsvSet("a", 8, two), CsvSet("b", 16, three))
-
-
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configs(tmp_path: Path, name: str) -> None:
     config = CONFIGS[name]

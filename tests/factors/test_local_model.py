@@ -78,11 +78,6 @@ def test_start_tokens_keep_their_angles_and_all_have_the_scale() -> None:
         torch.testing.assert_close(sin[row], (1.5 * angles.sin()).float(), rtol=0, atol=2e-7)
 
 
-def test_sets_that_do_not_fit_are_refused(model: LocalModel) -> None:
-    with pytest.raises(FactorError, match="set 'a': 2 factors; the model has 8 rotary pairs"):
-        model.losses(torch.zeros(1, 5, dtype=torch.int64), FactorSet("a", 9, (1.0, 1.0)))
-
-
 GPT2 = GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=1, n_head=2)
 GEMMA2 = Gemma2Config(**SIZE, **HEADS, head_dim=16, final_logit_softcapping=0.1)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
@@ -97,9 +92,3 @@ def test_models_that_would_be_judged_wrong_are_refused(name: str) -> None:
     make, why = REFUSED[name]
     with pytest.raises(FactorError, match=f"model 'tiny': .*{why}"):
         opened(make())
-
-
-def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path: Any) -> None:
-    with pytest.raises(FactorError, match="cannot be opened") as raised:
-        LocalModel.load(tmp_path / "nothing")
-    assert "\n" not in str(raised.value)

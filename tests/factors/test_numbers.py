@@ -62,15 +62,6 @@ def test_seconds_are_above_0_and_bounded() -> None:
             numbers.seconds(60)(text)
 
 
-def test_argparse_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser(prog="p")
-    parser.add_argument("--n", type=numbers.flag(whole, 1, 9))
-    assert parser.parse_args(["--n", "9"]).n == 9
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--n", "10"])
-    assert "argument --n: '10' must be a whole number from 1 to 9\n" in capsys.readouterr().err
-
-
 @given(st.integers(-5, 2**40) | st.booleans() | st.floats() | st.text() | st.none())
 def test_whole_values_are_ints_within_bounds(value: object) -> None:
     fits = type(value) is int and 1 <= value <= 100

@@ -1,7 +1,6 @@
 """The registry, the files and the documentation agree; a changed upstream stops the start."""
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from ropeswitch.server.patches import SERVER_PATCHES
 ROOT = Path(registry.__file__).resolve().parent.parent
 # Upstream symbols that the API server replaces: the number only shrinks.
 REPLACED = 3
-SECTIONS = ("replaces:", "why:", "what differs:", "limits:", "when it can go:")
 
 
 def test_the_installed_vllm_fits() -> None:
@@ -45,18 +43,6 @@ def test_no_more_is_relied_on_than_is_read_at_an_upgrade() -> None:
     assert all(reason for record in (*registry.PATCHES, *SERVER_PATCHES) for reason in record.relies_on.values())
     assert len([record for record in SERVER_PATCHES if record.kind != "unchanged"]) <= REPLACED
     assert {record.kind for record in SERVER_PATCHES} == {"wrapped", "subclassed", "unchanged"}
-
-
-@pytest.mark.parametrize("file", sorted({record.file for record in registry.PATCHES}))
-def test_each_file_says_what_it_does(file: str) -> None:
-    doc = importlib.import_module("ropeswitch." + file.removesuffix(".py").replace("/", ".")).__doc__ or ""
-    assert any(f"``{record.target}``" in doc.splitlines()[0] for record in registry.PATCHES if record.file == file)
-    assert all(section in doc for section in SECTIONS)
-
-
-@pytest.mark.parametrize("record", (*registry.PATCHES, *SERVER_PATCHES), ids=lambda record: record.target)
-def test_each_patch_names_its_tests(record: registry.Patch) -> None:
-    assert record.tests.startswith("tests/") and (ROOT.parent / record.tests).exists()
 
 
 def test_the_documented_table_is_the_registry() -> None:

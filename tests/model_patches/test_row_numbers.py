@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import nn
 from vllm.model_executor.layers.mamba.linear import minimax_linear_attn
-from vllm.model_executor.models.moondream3 import Moondream3Attention
-from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.key import KEY
@@ -91,24 +89,6 @@ def test_an_attribute_that_a_ladder_s_module_lacks() -> None:
     config = SimpleNamespace(additional_config={KEY: settings.to_json()}, model_config=target)
     with pytest.raises(UnsupportedError, match="model: reads inv_freq of a rotary module by itself"):
         checking(build)(config)
-
-
-def test_a_wrapper_that_gives_them_to_its_encoder_is_found() -> None:
-    """Voxtral Realtime rotates sounds by the text's positions."""
-    model = SimpleNamespace(config=SimpleNamespace(audio_config=SimpleNamespace(block_pool_size=2)))
-    with pytest.raises(UnsupportedError, match="model: _expand_tensor reads positions outside a rotary module"):
-        embeds = torch.zeros(COUNT, 2 * WIDTH)
-        VoxtralRealtimeGeneration.forward(model, torch.zeros(COUNT), NUMBERS, inputs_embeds=embeds)
-
-
-def test_attention_scaled_by_position_is_found() -> None:
-    """Moondream 3's."""
-    layer = SimpleNamespace(
-        num_heads_per_partition=1, num_kv_heads_per_partition=1, head_dim=WIDTH, tp_size=1,
-        qkv_proj=lambda hidden: (hidden, None), tau_wq=torch.zeros(1, 3 * WIDTH), tau_wv=torch.zeros(1, 3 * WIDTH),
-    )  # fmt: skip
-    with pytest.raises(UnsupportedError, match=r"model: Moondream3Attention.forward reads positions outside"):
-        Moondream3Attention.forward(layer, NUMBERS, torch.zeros(COUNT, 3 * WIDTH))
 
 
 @pytest.mark.parametrize("load_format", ["tensorizer", "ipc_cache", "modelexpress"])

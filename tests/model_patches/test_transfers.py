@@ -67,10 +67,6 @@ def test_a_changed_field_breaks_it(field: str, value: Any) -> None:
     assert not is_whole({name: each for name, each in whole.items() if name != field}, PROMPT)
 
 
-def test_another_set_breaks_it() -> None:
-    assert not is_whole(sealed(PLACE, KEYS[0], 1.5, PROMPT) | {SET: KEYS[1]}, PROMPT)
-
-
 @pytest.mark.parametrize(
     "other",
     [request([1, 2, 4]), request([1, 2]), request([1, 2, 3], "adapter"), request([1, 2, 3], media=("image",)), request([])],

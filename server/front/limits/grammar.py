@@ -1,6 +1,6 @@
 """Estimates how long vLLM's xgrammar compiles a grammar, which nothing can stop once it has begun.
 
-The weights bound the slowest shapes that ``loadtests/bench/grammar_cost.py`` compiles, on one core.
+The weights bound the slowest shapes of docs/benchmarks.md, on one core.
 """
 
 import json

@@ -104,27 +104,6 @@ def test_a_changed_file_replaces_the_pods(field: str) -> None:
     assert before["metadata"] != after["metadata"] and before["spec"] == after["spec"]
 
 
-def test_a_second_pool_leaves_the_first_where_it_is() -> None:
-    """A Deployment's selector cannot change, and a new name would stop the old pods before new ones are up."""
-    before = one(render({}), "Deployment")
-    assert before == one(render({"longPool": {"enabled": True}}), "Deployment", "demo-ropeswitch")
-
-
-def test_two_pools_have_a_service_each_and_one_that_reaches_both() -> None:
-    objects = render(case("everything"))
-    reached = {
-        each["metadata"]["name"]: sorted(
-            name
-            for name, _, template in templates(objects)
-            if each["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-        )
-        for each in objects
-        if each["kind"] == "Service"
-    }
-    main, long = "demo-ropeswitch", "demo-ropeswitch-long"
-    assert reached == {f"{main}-short": [main], long: [long], main: [main, long]}
-
-
 def test_a_label_has_room_for_the_names_of_groups() -> None:
     """A LeaderWorkerSet's worker groups are StatefulSets NAME-0, whose pods have a label with a hash after it."""
     values: Values = {"fullnameOverride": "a" * 60, "longPool": {"enabled": True, "values": GROUP}, **GROUP}

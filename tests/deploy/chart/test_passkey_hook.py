@@ -1,18 +1,17 @@
 """The script of ``helm test`` against a scripted server that counts words."""
 
-import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.deploy.chart.helm import CHART, one, render
+from tests.loadtests.client.scripted import MODEL, Scripted, serving
 from tests.server.running import ENGINE, running
 
 SCRIPT = CHART / "files" / "passkey.py"
@@ -20,109 +19,91 @@ SETS = [{"name": "short", "max_length": 256}, {"name": "long", "max_length": 102
 
 
 @dataclass
-class Fake:
+class Fake(Scripted):
     """A server with the ladder SETS, and what is wrong with it."""
 
     sets: list[dict[str, Any]] = field(default_factory=lambda: SETS)
     max_model_len: int = 1024
     always: str | None = None
-    reply: str = "The pass key is 48213."
+    said: str = "The pass key is 48213."
     unready: int = 0
     key: str | None = None
-    asked: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
 
-    def answer(self, handler: BaseHTTPRequestHandler, body: Any) -> tuple[int, dict[str, str], Any]:
-        if handler.path == "/health/ready":
-            self.unready -= 1
-            return (503 if self.unready >= 0 else 200), {}, {}
-        if self.key and handler.headers["Authorization"] != f"Bearer {self.key}":
-            return 401, {}, {}
-        if handler.path == "/v1/models":
-            return 200, {}, {"data": [{"id": "model"}]}
-        if handler.path == "/v1/rope":
-            return 200, {}, {"sets": self.sets, "max_model_len": self.max_model_len}
+    def app(self) -> web.Application:
+        app = super().app()
+        app.router.add_get("/health/ready", self._ready)
+        return app
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        self.unready -= 1
+        return web.json_response({}, status=503 if self.unready >= 0 else 200)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({}, status=401)
+        return await super()._models(request)
+
+    async def _rope(self, request: web.Request) -> web.Response:
+        return web.json_response({"sets": self.sets, "max_model_len": self.max_model_len})
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
         tokens = len(body["messages"][0]["content"].split()) + 7
-        assert body["model"] == "model" and tokens + body["max_tokens"] <= self.max_model_len
-        self.asked.append(tokens)
+        assert body["model"] == MODEL and tokens + body["max_tokens"] <= self.max_model_len
+        self.lengths.append(tokens)
         name = self.always or next(each["name"] for each in self.sets if tokens <= each["max_length"])
-        message = {"role": "assistant", "content": self.reply}
-        usage = {"prompt_tokens": tokens}
-        return 200, {"x-rope-factor-set": name}, {"usage": usage, "choices": [{"message": message}]}
+        answer = {"usage": {"prompt_tokens": tokens}, "choices": [{"message": {"content": self.said}}]}
+        return web.json_response(answer, headers={"x-rope-factor-set": name})
 
 
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    running: list[ThreadingHTTPServer] = []
-
-    def start(fake: Fake) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                length = int(self.headers["Content-Length"] or 0)
-                status, headers, answer = fake.answer(self, json.loads(self.rfile.read(length)) if length else None)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(json.dumps(answer).encode())
-
-            do_POST = do_GET
-
-        running.append(server := ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=server.serve_forever).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in running:
-        server.shutdown()
-        server.server_close()
+def run(
+    short: Fake | str, long: Fake | None = None, key_file: str = "", timeout: str = "30"
+) -> subprocess.CompletedProcess[str]:
+    """Run the script as in the pod: without the project's packages."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving(each)).url if isinstance(each, Fake) else each for each in (short, long)]
+        variables = {"SHORT_URL": urls[0], "LONG_URL": urls[1] or urls[0], "API_KEY_FILE": key_file, "TIMEOUT": timeout}
+        command = [sys.executable, "-I", str(SCRIPT)]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
 
 
-def run(short: str, long: str = "", key_file: str = "", timeout: str = "30") -> subprocess.CompletedProcess[str]:
-    environment = {"SHORT_URL": short, "LONG_URL": long or short, "API_KEY_FILE": key_file, "TIMEOUT": timeout}
-    # As in the pod: without the project's packages.
-    command = [sys.executable, "-I", str(SCRIPT)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-
-def test_it_asks_on_both_sides_of_the_switch_once_the_server_is_ready(serve: Any) -> None:
+def test_it_asks_on_both_sides_of_the_switch_once_the_server_is_ready() -> None:
     fake = Fake(unready=1)
-    done = run(serve(fake))
+    done = run(fake)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ok: ") == 2 and "not ready" in done.stdout
-    assert min(fake.asked) < 100 and 256 < max(fake.asked) < 320
+    assert min(fake.lengths) < 100 and 256 < max(fake.lengths) < 320
     short, long = Fake(max_model_len=256), Fake()
-    assert run(serve(short), serve(long)).returncode == 0
-    assert max(short.asked) < 256 < min(long.asked)
+    assert run(short, long).returncode == 0
+    assert max(short.lengths) < 256 < min(long.lengths)
 
 
 @pytest.mark.parametrize(
-    "fake",
-    [Fake(always="short"), Fake(always="long"), Fake(reply="The pass key is ??????.")],
-    ids=["short", "long", "key"],
+    ("fake", "ok", "text"),
+    [
+        (Fake(always="short"), 1, "WRONG: "),
+        (Fake(always="long"), 1, "WRONG: "),
+        (Fake(said="The pass key is ??????."), 0, "WRONG: "),
+        (Fake(sets=SETS[:1], max_model_len=256), 1, "nothing to ask above the switch"),
+        (Fake(max_model_len=256), 1, "nothing to ask above the switch"),
+    ],
+    ids="short-long-key-set-length".split("-"),
 )
-def test_a_wrong_set_or_key_fails(serve: Any, fake: Fake) -> None:
-    done = run(serve(fake))
-    assert done.returncode == 1 and "WRONG: " in done.stdout
+def test_a_wrong_set_or_key_fails_and_without_a_switch_there_is_one_side(fake: Fake, ok: int, text: str) -> None:
+    done = run(fake)
+    assert done.returncode == (text == "WRONG: ") and text in done.stdout and done.stdout.count("ok: ") == ok
 
 
-@pytest.mark.parametrize(
-    "fake", [Fake(sets=SETS[:1], max_model_len=256), Fake(max_model_len=256)], ids=["set", "length"]
-)
-def test_without_a_switch_there_is_one_side(serve: Any, fake: Fake) -> None:
-    done = run(serve(fake))
-    assert done.returncode == 0
-    assert done.stdout.count("ok: ") == 1 and "nothing to ask above the switch" in done.stdout
+def test_a_server_that_is_never_ready_fails_within_the_timeout() -> None:
+    assert run(Fake(unready=99), timeout="0.1").returncode == 1
 
 
-def test_a_server_that_is_never_ready_fails_within_the_timeout(serve: Any) -> None:
-    assert run(serve(Fake(unready=99)), timeout="0.1").returncode == 1
-
-
-def test_it_sends_the_first_key_of_the_mounted_file(serve: Any, tmp_path: Path) -> None:
+def test_it_sends_the_first_key_of_the_mounted_file(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# of the tests\n\n  secret \nother\n")
-    assert run(serve(Fake(key="secret")), key_file=str(keys)).returncode == 0
-    assert run(serve(Fake(key="secret"))).returncode == 1
+    assert run(Fake(key="secret"), key_file=str(keys)).returncode == 0
+    assert run(Fake(key="secret")).returncode == 1
 
 
 def test_the_pod_runs_this_script() -> None:

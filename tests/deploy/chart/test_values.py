@@ -232,18 +232,7 @@ def test_the_schema_accepts_exactly_the_ladders_that_the_server_does() -> None:
     for text in ("auto", "none", "yarn:64k,128k", "yarn:65536", "yarn:2x,4.5x", "ntk:1M", *rules):
         parse(text)
         chart().validate_schema({"ladder": text})
-    for text in (
-        "yarm",
-        "yarn:",
-        "yarn:64k,",
-        "yarn:,64k",
-        "yarn:x",
-        "yarn:64q",
-        "auto:2x",
-        "none:64k",
-        "file:",
-        " yarn",
-    ):
+    for text in (*"yarm yarn: yarn:64k, yarn:,64k yarn:x yarn:64q auto:2x none:64k file:".split(), " yarn"):
         with pytest.raises(FactorError):
             parse(text)
         with pytest.raises(HelmValuesError, match="ladder"):

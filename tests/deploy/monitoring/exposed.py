@@ -1,10 +1,13 @@
 """The series that a server exposes by their names, as the code that makes them says: ours and vLLM's own."""
 
-import ast
 from collections.abc import Iterable
-from importlib.util import find_spec
-from pathlib import Path
 
+from prometheus_client import REGISTRY
+from vllm import EngineArgs
+from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.metrics import queue_metrics
 from ropeswitch.server.metrics.instruments import (
     INSTRUMENTS,
@@ -42,22 +45,10 @@ def ours() -> Series:
 
 
 def vllm() -> Series:
-    """The same of the series that vLLM's Prometheus logger makes, read from its source."""
-    spec = find_spec("vllm")
-    assert spec and spec.submodule_search_locations
-    source = Path(spec.submodule_search_locations[0]) / "v1" / "metrics" / "loggers.py"
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    common = _common_labels(tree)
-    series: Series = {}
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        words = {word.arg: word.value for word in call.keywords}
-        name, labels = words.get("name"), words.get("labelnames")
-        if isinstance(call.func, ast.Attribute) and isinstance(name, ast.Constant) and labels is not None:
-            kind = call.func.attr.strip("_").removesuffix("_cls")
-            try:
-                series |= _series(kind, str(name.value), _labels(labels, common))
-            except ValueError:
-                continue  # labels that are made while it runs; no query uses them
+    """The same of the series that vLLM's Prometheus logger makes for an engine."""
+    PrometheusStatLogger(EngineArgs(model=str(BUNDLED_MODEL), max_model_len=1024).create_engine_config(), [0])
+    series = {sample.name: frozenset(sample.labels) for each in REGISTRY.collect() for sample in each.samples}
+    unregister_vllm_metrics()
     return series
 
 
@@ -66,21 +57,3 @@ def _series(kind: str, name: str, labels: Iterable[str]) -> Series:
     if kind == "histogram":
         return {f"{name}_bucket": has | {"le"}, f"{name}_sum": has, f"{name}_count": has}
     return {f"{name.removesuffix('_total')}_total" if kind == "counter" else name: has}
-
-
-def _common_labels(tree: ast.AST) -> list[str]:
-    """The value of vLLM's variable ``labelnames``."""
-    [found] = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "labelnames"
-    ]
-    return list(ast.literal_eval(found))
-
-
-def _labels(node: ast.expr, common: list[str]) -> list[str]:
-    if isinstance(node, ast.Name) and node.id == "labelnames":
-        return common
-    if isinstance(node, ast.BinOp):
-        return _labels(node.left, common) + _labels(node.right, common)
-    return list(ast.literal_eval(node))

@@ -37,13 +37,6 @@ def known() -> Series:
     return series
 
 
-def test_the_series_are_read_from_both_sources(known: Series) -> None:
-    assert known["ropeswitch_live_requests"] == {"model_name", "input_sequence_length", "factor_set", "state"}
-    assert known["ropeswitch_switch_stall_seconds_bucket"] >= {"le", "engine"}
-    assert known["vllm:num_preemptions_total"] == known["vllm:kv_cache_usage_perc"] == {"model_name", "engine"}
-    assert "vllm:iteration_tokens_total_bucket" in known and "vllm:num_preemptions" not in known
-
-
 @pytest.mark.parametrize("asked", board_queries() + alert_queries(), ids=lambda asked: asked.where)
 def test_a_query_asks_for_metrics_labels_and_values_that_exist(asked: Asked, known: Series) -> None:
     labels = set(TARGET_LABELS)

@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.deploy.monitoring.exposed import TARGET_LABELS
 from tests.deploy.monitoring.files import alert_queries, board_queries, filled, rules
 from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.running import ENGINE, Server, running
@@ -57,18 +55,6 @@ def test_every_query_of_the_dashboards_has_an_answer(scraped: tuple[Server, Ask]
     while missing := [asked.where for asked in board_queries() if not ask(filled(asked.query))]:
         assert time.monotonic() < deadline, missing
         time.sleep(1)
-
-
-@pytest.mark.full
-def test_every_name_and_label_is_in_a_scrape(scraped: tuple[Server, Ask]) -> None:
-    server, _ = scraped
-    families = text_string_to_metric_families(server.get("/metrics").text)
-    labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
-    for asked in board_queries() + alert_queries():
-        for name, matchers in asked.selectors():
-            if name not in {"up", *(rule.get("record") for rule in rules())}:
-                asked_for = {label for label, _, _ in matchers}
-                assert asked_for - TARGET_LABELS <= labels.get(name, set()), (asked.where, name)
 
 
 @pytest.mark.full

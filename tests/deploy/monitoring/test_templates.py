@@ -1,15 +1,13 @@
 """The chart brings the dashboards and the alerts along as they are, the alerts for its own release only."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.deploy.chart.helm import Object, Values, files, one, render
-from tests.deploy.monitoring.files import ALERTS, DASHBOARDS, RULE_TESTS, SCOPE
-from tests.deploy.monitoring.test_queries import promtool
+from tests.deploy.monitoring.files import ALERTS, DASHBOARDS, SCOPE
 
 LINK = "https://example.org/runbook"
 
@@ -43,18 +41,6 @@ def test_the_rules_see_the_jobs_of_the_release_and_no_others(pools: bool) -> Non
     for job in jobs:
         assert re.fullmatch(pattern, job)
         assert not re.fullmatch(pattern, f"other-{job}") and not re.fullmatch(pattern, f"{job}-2")
-
-
-@pytest.mark.full
-def test_the_rendered_rules_pass_the_same_cases(tmp_path: Path) -> None:
-    groups = ruled(release="llm", namespace="prod")["spec"]["groups"]
-    for rule in (rule for group in groups for rule in group["rules"]):
-        rule.get("annotations", {}).pop("runbook_url", None)
-    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": groups}))
-    tests = yaml.safe_load(RULE_TESTS.read_text()) | {"rule_files": ["alerts.yaml"]}
-    (tmp_path / "rules_test.yaml").write_text(yaml.safe_dump(tests))
-    promtool("check", "rules", tmp_path / "alerts.yaml")
-    promtool("test", "rules", tmp_path / "rules_test.yaml")
 
 
 def test_the_dashboards_are_those_of_the_files() -> None:

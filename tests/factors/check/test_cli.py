@@ -69,21 +69,3 @@ def test_a_models_own_factors(path: Path, capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert "base 10000, original window 256 tokens" in printed and "short" not in printed
     assert len([line for line in printed.splitlines() if line.startswith("long  ")]) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ntk.json"], "--original-length: missing; give it, or the model's config with --model"),
-        (["ntk.json", "--model", str(MODEL)], "rotary dimension 128, but"),
-        (["ntk.json", *WINDOW, "--set", "4k"], "--set: no set is named '4k'; the sets are 8k, 32k"),
-        (["ntk.json", *WINDOW, "--json", "no/a.json"], "--json: 'no/a.json' cannot be written: "),
-        (["ntk.json", *WINDOW, "--rope-theta", "5"], "rope_theta: 'ntk.json' was made for 10000, not 5"),
-    ],
-)
-def test_wrong_input(arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "check", *arguments]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.splitlines()[-1].startswith("ropeswitch: error: ")
-    assert printed.out == "" and [path.name for path in folder.iterdir()] == ["ntk.json"]

@@ -1,4 +1,4 @@
-"""passkey-tiny, opened once, and texts that tell a right factor set from a wrong one by far."""
+"""Targets, and texts that tell a right factor set from a wrong one by far."""
 
 import json
 import random
@@ -8,15 +8,8 @@ import pytest
 
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.local_model import LocalModel
-from tests.passkey_tiny import FOLDER
+from tests.factors.conftest import MODEL
 from tests.passkey_tiny.passkey import make_prompt, reply, sentence
-
-MODEL = str(FOLDER)
-
-
-@pytest.fixture(scope="session")
-def model() -> LocalModel:
-    return LocalModel.load(MODEL)
 
 
 @pytest.fixture

@@ -154,6 +154,8 @@ NO_SET = "/v1/rope: sets: every set must have a name, and"
         ({"_rope": named("a", "switched")}, "sets: the name 'switched' is duplicate or reserved"),
         ({"_models": says({"error": "no"}, 401)}, r"rejects the key \(401\): set the environment variable OPENAI"),
         ({"_models": says({"error": "no"}, 503)}, "/v1/models answered 503: no$"),
+        ({"_models": says({"detail": [{"msg": "a"}]}, 503)}, r"answered 503: \[{'msg': 'a'}\]$"),
+        ({"_models": says(b"<html>\n Bad  Gateway</html>", 502)}, "answered 502: <html> Bad Gateway</html>$"),
         ({"_models": says({"data": []})}, "lists no model: is it an OpenAI-compatible server?"),
         ({"_models": says({"data": [{"id": "a", "max_model_len": "8k"}]})}, "max_model_len: '8k' must be a number"),
         ({"_models": says(b"[" * 100_000)}, "the server's response is not JSON"),
@@ -162,9 +164,6 @@ NO_SET = "/v1/rope: sets: every set must have a name, and"
 def test_servers_that_cannot_be_used(handlers: dict[str, Handler], message: str) -> None:
     with serving(odd(**handlers)) as server, pytest.raises((UsageError, FactorError), match=message):
         connect(server.url)
-
-
-def test_a_model_that_is_not_served() -> None:
     with serving(Scripted()) as other, pytest.raises(UsageError, match="'nope' is not served"):
         connect(other.url, "nope")
 
@@ -216,19 +215,3 @@ def test_a_certificate_is_trusted_beside_the_systems(tmp_path: Path) -> None:
     system = ssl.create_default_context().cert_store_stats()["x509"]
     trusted = endpoint._trust("https://127.0.0.1", certificate(tmp_path)[0])
     assert system and trusted is not None and trusted.cert_store_stats()["x509"] == system + 1
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"error": {"message": "too long", "code": 400}}', "too long"),
-        (b'{"detail": "Not Found"}', "Not Found"),
-        (b'{"detail": [{"msg": "a"}]}', "[{'msg': 'a'}]"),
-        (b"<html>\n Bad  Gateway</html>", "<html> Bad Gateway</html>"),
-        (b"", ""),
-        (b'"text"', "text"),
-        (b"\xff\xfe", "\ufffd\ufffd"),
-    ],
-)
-def test_what_errors_say(body: bytes, said: str) -> None:
-    assert endpoint.error_message(body) == said

@@ -15,7 +15,8 @@ from ropeswitch.factors.evaluate.perplexity import LONG_STRIDE, STRIDE, Perplexi
 from ropeswitch.factors.evaluate.statistics import perplexity, wilson
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
-from tests.factors.evaluate.conftest import MODEL, answered
+from tests.factors.conftest import MODEL
+from tests.factors.evaluate.conftest import answered
 
 
 @pytest.mark.parametrize("length", [250, 300])
@@ -81,14 +82,6 @@ def test_a_seed_draws_other_places(target: LocalTarget, texts: Path) -> None:
     corpus = Corpus.read(texts)
     first, same, other = (judge(target, corpus, "short", 60, seed, settings) for seed in (1, 1, 2))
     assert first == same != other
-
-
-def test_texts_that_are_too_short(target: LocalTarget, texts: Path) -> None:
-    message = (
-        r"0 of 3 documents are long enough for length 5000, but --documents requests 2; the longest has \d+ tokens"
-    )
-    with pytest.raises(FactorError, match=message):
-        judge(target, Corpus.read(texts), "short", 5000, 0, PerplexitySettings(documents=2))
 
 
 def test_a_loss_that_is_no_number(target: LocalTarget, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from ropeswitch.factors.evaluate.passkey import ask, is_found, passkey_text, statement
 from ropeswitch.factors.factor_set import FactorError
-from tests.factors.evaluate.conftest import MODEL
+from tests.factors.conftest import MODEL
 from tests.loadtests.client.test_prompts import tokenizer
 
 GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."

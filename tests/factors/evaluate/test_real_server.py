@@ -10,7 +10,8 @@ from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.server.cli import main
-from tests.factors.evaluate.conftest import MODEL, answered
+from tests.factors.conftest import MODEL
+from tests.factors.evaluate.conftest import answered
 from tests.passkey_tiny.passkey import REPLY_TOKENS, make_prompt
 from tests.server.running import ENGINE, running
 

@@ -23,7 +23,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.server.cli import main
-from tests.factors.evaluate.conftest import MODEL
+from tests.factors.conftest import MODEL
 from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt
 
 SMALL = ["--lengths", "130,270", "--documents", "2", "--windows", "1", "--tries", "1", "--sets", "switched,long"]
@@ -145,42 +145,6 @@ def test_factors_of_a_file(opened: LocalModel, here: Path, capsys: pytest.Captur
     assert json.loads(Path("out.json").read_text())["sets"]["yarn"]["factors"] == [2.0] * 16
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sets", "middle"], "--sets: unknown set 'middle'; known sets are 'switched', 'short', 'long'"),
-        (["--tasks", "piqa"], "--tasks: unknown task 'piqa'; known tasks are perplexity, passkey"),
-        (["--tasks", "perplexity"], "perplexity: needs texts; give --text"),
-        (["--lengths", "50"], "passkey prompt: 50 tokens are too few; it needs at least 1"),
-        (["--lengths", "1k"], "--lengths: 1024 must be at most 1015: "),
-        (["--dtype", "int8"], "--dtype: 'int8' must be"),
-        (["--timeout", "5"], "--timeout: applies to a server only"),
-        (["--text", "empty"], "--text 'empty': contains no text"),
-        (["--text", "bad.jsonl"], "bad.jsonl': line 2: must be a JSON object with a string"),
-        (["--text", "half.jsonl"], "half.jsonl': line 1: must be valid Unicode text; it has an unpaired surrogate"),
-        (["--text", "latin.txt"], "latin.txt': is not UTF-8"),
-        (["--text", "short.txt"], "0 of 1 documents are long enough for length 200, but --documents requests 10"),
-        (["--tasks", "perplexity", "--text", "short.txt", "--tries", "2"], "--tries: applies to passkey, which"),
-        (["--tasks", "passkey", "--text", "short.txt"], "--text: applies to perplexity, which"),
-        (["--force", "-o", "empty"], "--output: 'empty' exists and is not a regular file"),
-        (["-o", "no/out.json"], "--output: 'no/out.json' cannot be written: "),
-        (["-o", "out"], "'out.cells.jsonl': cannot be read"),
-    ],
-)
-def test_refusals(
-    opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    (here / "empty").mkdir()
-    (here / "out.cells.jsonl").mkdir()
-    (here / "short.txt").write_text("A word.")
-    (here / "bad.jsonl").write_text('{"text": "a"}\n["b"]\n')
-    (here / "half.jsonl").write_text('{"text": "hi \\ud83d there"}\n')
-    (here / "latin.txt").write_bytes(b"caf\xe9")
-    given = flags if "--lengths" in flags else ["--lengths", "200", *flags]
-    assert message in refused(capsys, *given)
-    assert not Path("out.json.cells.jsonl").exists()
-
-
 FULL = """
 import resource, sys
 from pathlib import Path
@@ -232,17 +196,6 @@ def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
     with pytest.raises(FactorError, match=message):
         Cells(Path("cells.jsonl"), {})
     assert Path("cells.jsonl").read_text() == text
-
-
-def test_cells_of_other_settings_and_a_cut_last_line(here: Path) -> None:
-    path, cell = Path("cells.jsonl"), Cell("passkey", 130, "long", 0)
-    path.write_text(WHOLE + WHOLE[:30])
-    with pytest.raises(FactorError, match="line 1: passkey, length 130, set long, seed 0 was measured with another"):
-        Cells(path, {("passkey", "long"): "b"})
-    cells = Cells(path, {("passkey", "short"): "b"})
-    assert cells.found == {cell: [{"score": 1.0}]}
-    cells.keep(Cell("passkey", 130, "short", 0), [{"score": 0.0}])
-    assert len(Cells(path, {}).found) == len(path.read_text().splitlines()) == 2
 
 
 def test_rows_join_seeds() -> None:

@@ -15,7 +15,7 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.search.objective import make_objective
 from ropeswitch.factors.search.settings import SearchSettings
-from tests.factors.evaluate.conftest import MODEL
+from tests.factors.conftest import MODEL
 from tests.factors.evaluate.scripted import Scripted
 from tests.loadtests.client.scripted import serving
 

@@ -10,7 +10,6 @@ from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_alpha_rope import D
 from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope import DynamicNTKScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.ntk_scaling_rope import NTKScalingRotaryEmbedding
 
-from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.ladders.choose import choose
@@ -121,11 +120,3 @@ def test_nomic_bert_scales_from_the_length_it_was_trained_with(default_vllm_conf
     theirs = DynamicNTKScalingRotaryEmbedding(DIM, DIM, 8192, 2048, 1000.0, True, 2.0, torch.float32)
     ours = (1000.0 ** -(torch.arange(0, DIM, 2) / DIM)) / torch.tensor(made.ladder.sets[-1].factors)
     torch.testing.assert_close(torch.cat((ours.cos(), ours.sin())), theirs.cos_sin_cache[1], atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rule", ["auto", "yarn", "none"])
-def test_deepseek_yarn_is_refused_with_the_reason(rule: str) -> None:
-    kind = {"rope_type": "deepseek_yarn", "factor": 4.0, "mscale": 1.0, "mscale_all_dim": 1.0}
-    config = configs.config("sarvam_mla", 4096, **kind) | {"kv_lora_rank": 64, "qk_rope_head_dim": DIM}
-    with pytest.raises(FactorError, match="scales the softmax of this model's layers for that name alone"):
-        choose(parse(rule), config, 8192)

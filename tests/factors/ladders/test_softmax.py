@@ -35,12 +35,6 @@ def test_a_trained_yarn_and_longer_sets(slope: float) -> None:
         assert each.softmax_scale == pytest.approx(upstream(each.max_length / 4096, slope), rel=1e-12)
 
 
-def test_what_a_start_prints() -> None:
-    lines = choose(parse_choice("auto"), DEEPSEEK).lines(None)
-    assert lines[1].split()[:5] == ["set", "longest", "factor", "attention", "softmax"]
-    assert lines[2].split()[:5] == ["original", "163,840", "40", "1", "1.87385"]
-
-
 def test_other_ladders_of_the_same_config() -> None:
     (only,) = choose(parse_choice("none"), DEEPSEEK).ladder.sets
     assert only.softmax_scale == pytest.approx(upstream(40, 1.0), rel=1e-12)
@@ -68,9 +62,3 @@ def test_a_factor_file_keeps_it() -> None:
     assert FactorLadder.checked(ladder.to_json()) == ladder
     plain = choose(parse_choice("auto"), DEEPSEEK | {"rope_scaling": None}, 327680).ladder
     assert "softmax_scale" not in plain.to_json()[0]
-
-
-@pytest.mark.parametrize("value", [0, -1.0, "x", float("nan"), 1e4])
-def test_wrong_values_in_a_factor_file(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"sets\[0\].softmax_scale"):
-        FactorLadder.checked([{"name": "a", "max_length": 64, "factors": [1.0], "softmax_scale": value}])

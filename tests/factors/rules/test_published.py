@@ -33,11 +33,6 @@ def test_critical_dimensions(rope: Rope, published: int) -> None:
     assert rope.critical_dimension == published
 
 
-def test_the_highest_period_of_phi3_mini() -> None:
-    """arXiv:2502.20082, section 2.1: 51861 tokens."""
-    assert Rope(96, 10000.0, 2048).wavelength(47) == pytest.approx(51861, abs=1)
-
-
 @pytest.mark.parametrize(
     ("length", "published"),
     # rope_theta in the configs of Gradient AI's Llama-3-8B models for 262k, 1048k and 4194k tokens.

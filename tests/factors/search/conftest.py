@@ -1,16 +1,12 @@
-"""Texts for passkey-tiny, that model before it was extended, and models that no search is possible with."""
+"""Texts for passkey-tiny, and a model that no search is possible with."""
 
-import json
 import random
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.passkey_tiny import FOLDER
 from tests.passkey_tiny.passkey import sentence
-
-MODEL = str(FOLDER)
 
 
 @pytest.fixture(scope="session")
@@ -21,17 +17,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rng = random.Random(number)
         (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(sentences)).strip())
     return folder
-
-
-@pytest.fixture(scope="session")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The bundled model with a config that says no factors: what a search for a longer length begins with."""
-    folder = tmp_path_factory.mktemp("plain") / "plain"
-    shutil.copytree(FOLDER, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"max_position_embeddings": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from ropeswitch.factors.model_facts import ModelFacts, fingerprint
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.objective import make_objective
 from ropeswitch.factors.search.settings import SearchSettings
-from tests.factors.search.conftest import MODEL
+from tests.factors.conftest import MODEL
 
 
 @pytest.fixture(scope="module")

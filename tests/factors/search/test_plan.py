@@ -1,11 +1,10 @@
 """From lengths to spaces, starts and scales."""
 
 import math
-from typing import Any
 
 import pytest
 
-from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.model_facts import ModelFacts
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.search.plan import extension, recovery
@@ -46,19 +45,3 @@ def test_a_recovery_has_a_smaller_end_and_the_extended_set_among_its_starts() ->
     assert plan.starts[0].factors() == (2.0,) * 64 and plan.starts[-1].factors() == TUNED.factors
     small = recovery(LLAMA2, settings(4), TUNED, upper=2.0)
     assert small.space.upper == 200 and all(max(start.hundredths) <= 200 for start in small.starts)
-
-
-@pytest.mark.parametrize(
-    ("length", "changes", "message"),
-    [
-        (4, {}, "--length: 4096 must exceed 4096, where the model's window ends; use --recover"),
-        (256, {"base": TUNED}, "--length: 262144 must exceed 262144, where set '256k' ends"),
-        (8, {"upper": 1.0}, "--upper: 1 must be a number from 1.01 to 1e"),
-        (8, {"upper": math.nan}, "--upper: nan must be a number from 1.01"),
-        (8, {"scale": "big"}, "--scale: 'big' must be longrope, none or a number above 0"),
-        (64, {"base": FactorSet("x", 8192, (1.0, 1.0))}, "set 'x': 2 factors; model 'Llama-2-7b' has 64 pairs"),
-    ],
-)
-def test_what_cannot_be_searched(length: int, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(FactorError, match=message):
-        extension(LLAMA2, settings(length), **changes)

@@ -15,7 +15,7 @@ from ropeswitch.factors.search import extend as extend_module
 from ropeswitch.factors.search.job import Job
 from ropeswitch.factors.search.run import Result
 from ropeswitch.server.cli import main
-from tests.factors.search.conftest import MODEL
+from tests.factors.conftest import MODEL
 
 SMALL = ["--documents", "1", "--population", "3", "--mutations", "1", "--crossovers", "1", "--parents", "3"]
 SMALL += ["--iterations", "1"]
@@ -64,30 +64,6 @@ def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
     assert load("own.json").ladder.names == ("64", "short", "long")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "factors search: give either --length, or --recover"),
-        (["--length", "128"], "--length: 128 must exceed 256, where the model's window ends"),
-        (["--length", "4k"], "0 of 4 documents have the 4095 tokens that length 4096 needs, but --documents requests"),
-        (["--length", "512", "--set", "a"], "--set: 'a' requires --from FILE"),
-        (["--length", "512", "--name", "a b"], "name: 'a b' must be"),
-        (["--recover", "64,128", "--name", "a"], "--name: applies to one length, but --recover lists 2"),
-        (["--recover", "64", "--scale", "2"], "--scale: '2' applies to --length"),
-        (["--recover", "2k"], "--recover: 2048 must be below 1024, where set 'long' ends"),
-        (["--recover", "64", "--name", "long"], "--name: 'long' is the name of a longer set, which is kept"),
-    ],
-)
-def test_what_is_refused(
-    arguments: list[str], message: str, plain: str, texts: Path, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    model = MODEL if "--recover" in arguments else plain
-    assert search(model, texts, "-o", "out.json", *arguments) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("ropeswitch: error: ") and message in error
-    assert not list(folder.iterdir())
-
-
 def test_models_that_cannot_be_searched(
     plain: str, texts: Path, broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,36 +89,6 @@ def test_models_that_cannot_be_searched(
     assert "is already extended by rope_type 'yarn'" in error(changed("scaled", rope_type="yarn", factor=4.0))
     assert "weights are missing or have the wrong shape: model.norm.weight" in error(str(partial))
     assert not Path("o.json").exists()
-
-
-def test_nothing_is_overwritten_without_force(plain: str, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, flags in (("out.json", ["--length", "320"]), ("out.64.checkpoint.json", ["--recover", "64"])):
-        Path(name).write_text("mine")
-        assert search(MODEL if "--recover" in flags else plain, texts, *flags, "-o", "out.json") == 2
-        error = capsys.readouterr().err
-        assert ("remove it first or pass --force" if name == "out.json" else f"checkpoint {name!r}: ") in error
-        assert [path.name for path in Path().iterdir()] == [name] and Path(name).read_text() == "mine"
-        Path(name).unlink()
-
-
-def test_a_model_with_factors_of_its_own_needs_the_set_that_it_was_made_with(
-    texts: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Searched as if it had none, it would be judged without the factors that it was fine-tuned with."""
-    assert search(MODEL, texts, "--length", "1200", "-o", "out.json") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "is already extended: its config has LongRoPE factors (sets short, long)" in error
-    assert "convert them to a factor file with 'ropeswitch factors import' and give it with --from FILE" in error
-    extend = ["--lengths", "1200", "--final", "1300", "--hook", "true", "-o", "out.json"]
-    assert main(["factors", "extend", MODEL, "--text", str(texts), *extend, *SMALL]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "is already extended" in error and "extend needs the pre-trained model" in error
-    assert not list(folder.iterdir())
-    # As it says.
-    assert main(["factors", "import", MODEL, "-o", "own.json"]) == 0
-    capsys.readouterr()
-    assert search(MODEL, texts, "--length", "4k", "--from", "own.json", "-o", "out.json") == 2
-    assert "documents have the 4095 tokens" in capsys.readouterr().err.splitlines()[-1]
 
 
 HOOK = """
@@ -211,20 +157,3 @@ def test_extending_step_by_step(
     (texts / "later.txt").unlink()
     assert f"{str(work)!r} contains an extension with another text" in capsys.readouterr().err
     assert load("out.json").ladder == ladder and before == {path: path.stat().st_mtime_ns for path in work.iterdir()}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--lengths", "512,1k", "--final", "1k"], "--final: 1024 must exceed the last of --lengths, 1024"),
-        (["--lengths", "512,1k", "--final", "2k", "--recover", "512"], "--recover: 512 must be below the first of"),
-        (["--lengths", "320", "--final", "640", "--hook", " "], "--hook: must be a command that fine-tunes"),
-        (["--lengths", "320", "--final", "640", "--hook", "'"], '--hook: "\'" is not a valid command'),
-    ],
-)
-def test_what_extend_refuses(
-    arguments: list[str], message: str, plain: str, texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["factors", "extend", plain, "--text", str(texts), "-o", "out.json", "--hook", "true", *SMALL, *arguments]
-    assert main(command) == 2
-    assert message in capsys.readouterr().err

@@ -42,11 +42,7 @@ def test_the_published_second_search_is_a_candidate() -> None:
     candidate = Candidate((109, 111, 113, 113, 113, 116, 390, 889))
     assert contains(Space(pairs=8, upper=1000), candidate)
     np.testing.assert_allclose(candidate.factors(FINE_TUNED_256K), SECOND_2048K, rtol=1e-6)
-
-
-def test_the_published_first_search_is_a_candidate() -> None:
-    """128k is 32 windows of 4k, so factors go up to 40; the paper's values of n-hat are all there."""
-    assert Space(pairs=8, upper=8000).nearest(FINE_TUNED_256K).factors() == FINE_TUNED_256K
+    # The paper's values of n-hat.
     assert START_TOKENS == (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)
 
 
@@ -118,12 +114,11 @@ def test_crossover_takes_half_of_each_parent() -> None:
     assert 60 < sum(child.start_tokens == 8 for child in children) < 140
 
 
-def test_the_first_population_is_made_of_its_starts() -> None:
-    """All but the starts are mutations of one of them: about 0.3 of their components are new."""
+def test_the_first_population_is_mutations_of_each_start() -> None:
+    """About 0.3 of their components are new."""
     space = Space(pairs=40, upper=1000, monotone=False)
     starts = [Candidate((100 + 200 * number,) * 40) for number in range(3)]
     found = first_population(space, SearchSettings(4096, population=63), starts, np.random.default_rng(1))
-    assert found[:3] == starts
     for number, child in enumerate(found[3:]):
         kept = sum(value == starts[number % 3].hundredths[0] for value in child.hundredths) / 40
         assert 0.4 < kept < 0.95

@@ -109,16 +109,6 @@ def test_clients_take_turns_however_many_requests_they_have() -> None:
     assert not queue.waiting_clients("turn") and not queue._clients
 
 
-def test_an_internal_request_waits_apart() -> None:
-    queue = WaitingQueue(lambda each: (each.num_tokens, 0), False, lambda: 0.0)
-    internal = request(3, 0)
-    queue.internal = internal
-    queue.add_request(internal)
-    assert list(queue) == [internal] and internal in queue and not queue.num_offerable
-    queue.remove_requests([internal])
-    assert not queue and len(queue) == 0 and internal not in queue
-
-
 class PriorityQueue(Queue):
     by_priority = True
 

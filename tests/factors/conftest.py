@@ -1,0 +1,27 @@
+"""passkey-tiny, opened once, and that model before it was extended."""
+
+import json
+import shutil
+
+import pytest
+
+from ropeswitch.factors.local_model import LocalModel
+from tests.passkey_tiny import FOLDER
+
+MODEL = str(FOLDER)
+
+
+@pytest.fixture(scope="session")
+def model() -> LocalModel:
+    return LocalModel.load(MODEL)
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The bundled model with a config that says no factors: what a search for a longer length begins with."""
+    folder = tmp_path_factory.mktemp("plain") / "plain"
+    shutil.copytree(FOLDER, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"max_position_embeddings": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
