@@ -9,6 +9,7 @@ from tests.fresh_process import check_cases
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("gpu", ["A100", "H100"])
 def test_decisions_on_a_gpu(gpu: str) -> None:
     variables = {"ROPESWITCH_TEST_GPU": gpu, "TRITON_INTERPRET": "0"}

@@ -30,6 +30,7 @@ def test_slow(server): time.sleep(600)
 CODES = {"failing": FAILING, "slow": SLOW, "empty": "", "passing": "def test_one(): pass\n"}
 
 
+@pytest.mark.full
 def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     steps = {}
     for name, code in CODES.items():

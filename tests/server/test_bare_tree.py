@@ -29,6 +29,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Mapping[str, st
     return str(python), environment() | {"PYTHONPATH": str(folder / "tree")}
 
 
+@pytest.mark.full
 def test_the_command_runs_as_a_module(bare: tuple[str, Mapping[str, str]]) -> None:
     python, variables = bare
     program = [python, *PROGRAM[1:]]

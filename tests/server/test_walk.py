@@ -53,6 +53,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {name for name in inside if name.startswith(FOLDERS) and not name.startswith(BESIDES)}
 
 
+@pytest.mark.full
 def test_the_walk_is_short_and_the_page_names_it(traced: set[str]) -> None:
     assert 20 < len(traced) <= MOST_FILES, "\n".join(sorted(traced))
     section = PAGE.read_text(encoding="utf-8").split("## One request, step by step")[1].split("\n## ")[0]
