@@ -1,7 +1,8 @@
-"""passkey-tiny, opened once, and that model before it was extended."""
+"""A folder for each test, passkey-tiny, opened once, and that model before it was extended."""
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,13 @@ from ropeswitch.factors.local_model import LocalModel
 from tests.passkey_tiny import FOLDER
 
 MODEL = str(FOLDER)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory: commands write to relative paths."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

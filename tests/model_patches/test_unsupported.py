@@ -228,6 +228,12 @@ def test_devices() -> None:
         check_device("xpu")
 
 
+def test_the_scheduler_is_the_core_s_own_without_length_aware_scheduling() -> None:
+    args = SimpleNamespace(**ARGS)
+    configure(args, RopeSettings(LADDER, 1e4, length_aware=False), MODEL, device_name="cpu")
+    assert args.scheduler_cls == SCHEDULER
+
+
 def test_configure_keeps_what_the_user_set() -> None:
     args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
     configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_name="cpu")

@@ -14,11 +14,10 @@ WINDOW = ["--original-length", "4k"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["factors", "rule", "ntk", *SIZE, "--lengths", "8k,32k", "-o", "ntk.json"]) == 0
     capsys.readouterr()
-    return tmp_path
+    return folder
 
 
 def test_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,12 +29,6 @@ from tests.passkey_tiny.passkey import REPLY_TOKENS, found, make_prompt
 SMALL = ["--lengths", "130,270", "--documents", "2", "--windows", "1", "--tries", "1", "--sets", "switched,long"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.fixture
 def opened(model: LocalModel, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
     """The command finds the model open already."""
@@ -56,7 +50,7 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 
 def test_results_and_going_on(
-    opened: LocalModel, texts: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    opened: LocalModel, texts: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flags = ["--text", str(texts), *SMALL]
     asked: list[str] = []
@@ -126,7 +120,7 @@ def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:
     assert reply == [*below[239:], *above[256:-1]]
 
 
-def test_factors_of_a_file(opened: LocalModel, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_factors_of_a_file(opened: LocalModel, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = LocalTarget("plain", opened, None)
     assert plain.sets == ("plain",) and plain.describe_set("plain")["factors"] == [1.0] * 16
     flags = ["--lengths", "200", "--tries", "1", "--factors", "some.json"]
@@ -161,7 +155,7 @@ for number in range(1, 100):
 """
 
 
-def test_a_full_disk_leaves_whole_cells(here: Path) -> None:
+def test_a_full_disk_leaves_whole_cells(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FULL, "cells.jsonl"], capture_output=True, text=True, check=False)
     kept = re.fullmatch(r"(\d+) 'cells.jsonl': cannot be written: File too large\n", done.stderr)
     assert kept, done.stderr
@@ -191,7 +185,7 @@ WHOLE = json.dumps(CELL) + "\n"
         (WHOLE.replace("1.0", "NaN"), "line 1: contains NaN"),
     ],
 )
-def test_files_that_are_no_cells(here: Path, text: str, message: str) -> None:
+def test_files_that_are_no_cells(folder: Path, text: str, message: str) -> None:
     Path("cells.jsonl").write_text(text)
     with pytest.raises(FactorError, match=message):
         Cells(Path("cells.jsonl"), {})

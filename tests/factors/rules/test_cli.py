@@ -17,12 +17,6 @@ SIZE = ["--rotary-dim", "128", "--rope-theta", "10000", "--original-length", "4k
 LLAMA_3 = ["--rotary-dim", "128", "--rope-theta", "500000", "--original-length", "8k"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
 def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str]) -> None:
     name = each.name

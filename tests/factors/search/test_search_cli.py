@@ -21,12 +21,6 @@ SMALL = ["--documents", "1", "--population", "3", "--mutations", "1", "--crossov
 SMALL += ["--iterations", "1"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def search(model: str, texts: Path, *more: str) -> int:
     return main(["factors", "search", model, "--text", str(texts), *SMALL, *more])
 
