@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -88,32 +87,6 @@ def test_streams_that_nobody_reads_are_cut(impatient: Server) -> None:
     }
     assert ended == {"disconnect": READERS, "error": 0}
     assert held(impatient)["api"].memory - before["api"].memory < MOST_MEMORY
-
-
-@pytest.mark.full
-def test_streams_of_log_probabilities_leave_the_loop_to_others(server: Server) -> None:
-    """Forty clients that read as fast as they can, and then forty that read nothing, each twenty alternatives a token."""
-    settle(server)
-    before, slowest = held(server), 0.0
-    with unharmed(server) as other:
-        for read in (True, False):
-            streams = [connect(server, None if read else 4096) for _ in range(40)]
-            for each in streams:
-                each.sendall(whole(VERBOSE | {"max_tokens": 4000}))
-                each.setblocking(False)
-            began, answers = time.monotonic(), other.answers
-            while time.monotonic() < began + 20 or other.answers < answers + 3:
-                started = time.monotonic()
-                assert server.get("/health/live").status == 200
-                slowest = max(slowest, time.monotonic() - started)
-                for each in streams if read else ():
-                    with suppress(BlockingIOError):
-                        assert each.recv(1 << 20)
-            for each in streams:
-                each.close()
-    assert slowest < 1
-    settle(server)
-    assert held(server)["api"].memory - before["api"].memory < MOST_MEMORY
 
 
 @pytest.mark.full
