@@ -18,6 +18,7 @@ from ropeswitch.server.start.fit.memory import Memory
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.serve import plugin_names
 from tests.exactness import checkpoints
+from tests.exactness.checkpoints import factors, ladder_file
 
 Started = Callable[..., Namespace]
 
@@ -82,6 +83,17 @@ def test_vllm_s_log_is_held_unless_it_is_asked_for(
         assert not started(str(checkpoint), flag).held, flag
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
     assert not started(str(checkpoint)).held
+
+
+def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path: Path) -> None:
+    sets = [
+        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
+        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
+    ]
+    args = started(str(checkpoint), "--factors", str(ladder_file(tmp_path / "ladder.json", sets)))
+    found = args.additional_config["ropeswitch"]["sets"]
+    assert [(each["name"], each["max_length"]) for each in found] == [("to-64", 64), ("to-128", 128), ("to-2048", 2048)]
+    assert args.max_model_len == 2048
 
 
 @pytest.fixture
