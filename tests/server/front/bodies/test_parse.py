@@ -119,3 +119,10 @@ def test_values_are_counted_without_decoding_them(monkeypatch: pytest.MonkeyPatc
 def test_what_is_nested_too_deeply_ends_no_process() -> None:
     with pytest.raises(RecursionError):
         parse(b"[" * 200_000)
+
+
+def test_a_large_body_is_not_decoded_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``json.loads`` takes a gigabyte for 60 MB of escapes without an end."""
+    monkeypatch.setattr(module, "LARGE", 0)
+    with pytest.raises(ValueError, match="malformed"):
+        parse(b"[NaN]")
