@@ -117,7 +117,7 @@ UPSTREAM_TEXTS = (
         for path in (
             "vllm.engine.arg_utils.EngineArgs.create_engine_config",
             "vllm.entrypoints.launchers.launcher.setup_server",
-            *_of("vllm.v1.core.kv_cache_utils", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"),
+            *_of("vllm.v1.core.kv_cache_planning", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"),
         )
     ),
 )

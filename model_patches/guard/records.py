@@ -100,6 +100,8 @@ PATCHES = (
             PROCESS: "a prompt would be placed by another length than the engine's, or lose its salt",
             "vllm.v1.core.kv_cache_utils.generate_block_hash_extra_keys": "without the salt in the first block's hash, "
             "sets would share cached keys",
+            "vllm.v1.core.kv_cache_utils.generate_lookahead_block_hash_extra_keys": "without the salt in the first block's "
+            "hash, sets would share cached keys",
             "vllm.v1.core.kv_cache_utils.get_request_block_hasher": "after a move, old hashes would be kept, or skipped",
             "vllm.v1.request.Request.update_block_hashes": "after a move, old hashes would be kept, or skipped",
             "vllm.v1.request.Request.from_engine_core_request": "the salt would not reach the engine's request",

@@ -5,16 +5,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import (
-    VLLM_VERSION,
     Patch,
     Reading,
     RegistryError,
     fingerprint,
+    in_release,
+    installed,
     recorded,
+    release,
     resolve,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
+from ropeswitch.model_patches.guard.releases import RELEASES
 
 # Module prefix of our patches.
 OURS = "ropeswitch.model_patches."
@@ -25,7 +28,7 @@ def for_this_device() -> tuple[Patch, ...]:
     from vllm.platforms import current_platform
 
     here = current_platform.device_type
-    return tuple(record for record in PATCHES if DEVICES.get(record.when, here) == here)
+    return tuple(it for it in PATCHES if DEVICES.get(it.when, here) == here and in_release(it.target))
 
 
 def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
@@ -39,11 +42,11 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
 
 
 def mismatches(records: Sequence[Patch]) -> dict[str, str]:
-    """Return what differs from the pinned release, with the ropeswitch files that rely on it, by dotted path."""
+    """Return what differs from the recorded release, with the ropeswitch files that rely on it, by dotted path."""
     files: dict[str, list[str]] = {}
     for record in records:
         overridden = (f"{record.target}.{name}" for name in record.overrides)
-        for path in dict.fromkeys((record.target, *record.relies_on, *overridden)):
+        for path in filter(in_release, dict.fromkeys((record.target, *record.relies_on, *overridden))):
             files.setdefault(path, []).append(record.file)
     pinned, compared = recorded(), set(symbols(records))
     found = {}
@@ -79,23 +82,32 @@ def missing_texts(readings: Iterable[Reading]) -> list[str]:
 
 
 def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
-    """Check that the installed vLLM is the one that the patches were written for.
+    """Check that the installed vLLM is one that the patches were written for.
 
     Raises:
-        RegistryError: naming the first symbol that differs, the pinned version and the command that lists the others.
+        RegistryError: naming the first symbol that differs, the releases that would do and the command that lists the others.
     """
+    import vllm
+
+    name, there = installed()
+    if (code := vllm.__version__.partition("+")[0]) != there:
+        raise RegistryError(f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment")
+    if there not in RELEASES:
+        raise RegistryError(
+            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one of them. `ropeswitch patches check` "
+            "lists what changed"
+        )
     found = [*mismatches(records).values(), *missing_texts(readings)]
     if found:
         more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(
-            f"{found[0]}{more}; this release works with vLLM {VLLM_VERSION} only; "
-            "`ropeswitch patches check` lists every difference"
+            f"{found[0]}{more}; the installed vLLM is not {release()} as released; `ropeswitch patches check` lists every difference"
         )
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
     """Return the patches of an engine: those of kind ``CLIENTS`` are in its clients, the others in every worker."""
-    return [record for record in PATCHES if CONDITIONS[record.when](vllm_config)]
+    return [it for it in PATCHES if CONDITIONS[it.when](vllm_config) and in_release(it.target)]
 
 
 def applied() -> list[str]:

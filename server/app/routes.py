@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.guard.fingerprints import VLLM_VERSION, Patch
+from ropeswitch.model_patches.guard.fingerprints import Patch, release
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 
 rope_router = APIRouter()
@@ -77,7 +77,7 @@ def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patc
         angles=settings.angles,
         max_model_len=max_model_len,
         patches=[PatchInfo(target=each.target, kind=each.kind, file=each.file) for each in patches],
-        vllm_version=VLLM_VERSION,
+        vllm_version=release(),
     )
 
 

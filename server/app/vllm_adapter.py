@@ -1,4 +1,4 @@
-"""Everything that the server imports from vLLM 0.32: its parser, configs, launcher and a few types.
+"""Everything that the server imports from vLLM: its parser, configs, launcher and a few types.
 
 No other module of ``server/`` imports vLLM.
 """
@@ -16,8 +16,6 @@ from vllm.config.structured_outputs import StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli import serve as cli_serve
 from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
-from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.logger import configure_logging_from_args
 from vllm.multimodal import media as media
@@ -42,9 +40,13 @@ from vllm.v1.metrics.stats import IterationStats as IterationStats
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.quoted import quoted
+from ropeswitch.model_patches.guard.fingerprints import resolve
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.start.fit.sequences import Machine
 
+make_arg_parser = resolve("vllm.entrypoints.common.cli_args.make_arg_parser")[2]
+validate_parsed_serve_args = resolve("vllm.entrypoints.common.cli_args.validate_parsed_serve_args")[2]
+cli_env_setup = resolve("vllm.entrypoints.common.startup.cli_env_setup")[2]
 # Proxies close a streamed response that is silent for a minute, as during a long prompt's prefill.
 KEEP_ALIVE_SECONDS = 15
 # vLLM's default ends running requests at once.
