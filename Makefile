@@ -9,8 +9,14 @@ KV_CACHE ?= 1G
 # Source of the CPU builds of torch for `make lock`; a local directory of wheels works too.
 TORCH_FIND_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
 
-STAMP := .venv/.setup-done
-BIN := .venv/bin
+# Another release of vLLM for tests (docs/upgrading.md), in an environment of its own.
+VLLM ?= 0.32.0
+ENVIRONMENT := .venv$(if $(filter-out 0.32.0,$(VLLM)),/vllm-$(VLLM))
+$(if $(filter-out .venv,$(ENVIRONMENT)),$(if $(wildcard requirements/vllm-$(VLLM).txt),,$(error VLLM=$(VLLM): choose 0.32.0 or \
+	$(patsubst requirements/vllm-%.txt,%,$(wildcard requirements/vllm-*.txt)))))
+BASE := .venv/.setup-done
+STAMP := $(ENVIRONMENT)/.setup-done
+BIN := $(ENVIRONMENT)/bin
 
 # Unbuffered, so that output reaches logs and pipes at once.
 export PYTHONUNBUFFERED := 1
@@ -25,12 +31,18 @@ help: ## List the targets
 	@echo "Variables: PYTHON (3.11 or 3.12, default python3), MODEL, HOST, PORT, KV_CACHE, ARGS (more flags for the target's command)"
 
 setup: $(STAMP) ## Install the CPU engine and ropeswitch into .venv
-	@echo "setup: .venv is ready"
+	@echo "setup: $(ENVIRONMENT) is ready"
 
-$(STAMP): pyproject.toml requirements/cpu.lock requirements/install.py requirements/lay_out.py
+$(BASE): pyproject.toml requirements/cpu.lock requirements/install.py requirements/lay_out.py
 	@echo "setup: installing the pinned packages of requirements/cpu.lock into .venv"
 	@$(PYTHON) requirements/install.py
 	@touch $@
+
+ifneq ($(STAMP),$(BASE))
+$(STAMP): $(BASE) requirements/other_release.py requirements/vllm-$(VLLM).txt
+	@$(PYTHON) requirements/other_release.py "$(VLLM)" "$(ENVIRONMENT)"
+	@touch $@
+endif
 
 # Built from the last commit, so that the same commit gives the same bytes.
 wheel: ## Build ropeswitch's wheel from the last commit into dist/
