@@ -88,6 +88,7 @@ class Mode:
     length_aware: bool = True
     prefix_caching: bool = True
     sequences: int = 4
+    prefill_interval: int = 1
 
     @property
     def depth(self) -> int:
@@ -125,6 +126,7 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
         model=str(folder), skip_tokenizer_init=True, max_num_seqs=mode.sequences, max_num_batched_tokens=12,
         enforce_eager=True, enable_prefix_caching=mode.prefix_caching,
         speculative_config=drafter if mode.drafter else None, scheduling_policy="priority" if mode.priority else "fcfs",
+        prefill_schedule_interval=mode.prefill_interval,
     )  # fmt: skip
     configure(
         args, RopeSettings(LADDER, 10000.0, length_aware=mode.length_aware), {"rope_theta": 10000.0}, device_name="cpu"

@@ -162,6 +162,16 @@ def test_requests_that_switch_together_keep_their_order(start: Start, mode: str)
     assert len(orders) > 1 and all(order == [name for name in names if name in order] for order in orders), orders
 
 
+@pytest.mark.parametrize("mode", ["v1", "v2-async", "v1-upstream-order"])
+def test_an_answer_that_moves_to_its_next_set_is_not_held_by_the_prefill_interval(start: Start, mode: str) -> None:
+    """Nor while its tokens are recomputed in several steps."""
+    engine = start(mode, 40, prefill_interval=200)
+    engine.add("beside", [2] * 3, 55, forced="to64")
+    engine.add("moves", [1] * 3, 35)
+    engine.run(75)
+    assert engine.generated["moves"] == expected([1] * 3, 35)
+
+
 SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]
 
 

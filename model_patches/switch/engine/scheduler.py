@@ -62,6 +62,9 @@ class LadderScheduler(Scheduler):
     """The synchronous scheduler; see the module docstring."""
 
     prev_step_scheduled_req_ids: set[str]
+    # Of `--prefill-schedule-interval`: 0.32.0 has it for data parallelism only, through `throttle_prefills`.
+    local_prefill_interval = 1
+    last_prefill_step = 0
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
@@ -149,7 +152,14 @@ class LadderScheduler(Scheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic())
             self.prev_step_scheduled_req_ids.discard(request.request_id)
+        if self.local_prefill_interval > 1 and self._recomputes():
+            # The interval is for prompts; this is an answer that someone is reading.
+            self.last_prefill_step -= self.local_prefill_interval
         self._serve_while_paused()
+
+    def _recomputes(self) -> bool:
+        """Whether an answer has tokens to recompute under its next set, or after a preemption."""
+        return bool(self._moved_up) or any(it.is_prefill_chunk and it.num_output_tokens for it in self.running)
 
     def _serve_while_paused(self) -> None:
         """Move switched requests to the only queue served during a pause; requests that ran before it may finish."""
