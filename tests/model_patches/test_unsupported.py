@@ -147,6 +147,7 @@ def engine(**changes: Any) -> SimpleNamespace:
 SPLIT = {"parallel_config__decode_context_parallel_size": 2}
 DEEPSEEK = {"model_config__use_mla": True, "model_config__architectures": ["DeepseekV3ForCausalLM"]}
 SYNTHETIC = SimpleNamespace(method="eagle3", rejection_sample_method="synthetic")
+LOSSY = SimpleNamespace(method="eagle3", rejection_sample_method="fly")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,7 @@ SYNTHETIC = SimpleNamespace(method="eagle3", rejection_sample_method="synthetic"
     [
         ({"additional_config": {}}, "additional_config: "),
         ({"speculative_config": SYNTHETIC}, "speculative_config.rejection_sample_method: 'synthetic'"),
+        ({"speculative_config": LOSSY}, "speculative_config.rejection_sample_method: 'fly'"),
         (SPLIT | {"cache_config__sliding_window": 48}, "decode_context_parallel_size: 2: .* window of 48"),
         ({"parallel_config__prefill_context_parallel_size": 4}, "prefill_context_parallel_size: 4"),
         ({"parallel_config__enable_elastic_ep": True}, "enable_elastic_ep"),

@@ -197,10 +197,10 @@ def check_device(device_name: str) -> None:
 
 def _check_drafts(method: str | None, rejection_sample_method: str | None) -> None:
     """Refuse speculative decoding that changes tokens or drafts nothing."""
-    if rejection_sample_method == "synthetic":
+    if rejection_sample_method not in (None, "standard", "block"):
         raise UnsupportedError(
-            "speculative_config.rejection_sample_method: 'synthetic' accepts drafts at random, whatever the model predicts; "
-            "allowed: standard, block"
+            f"speculative_config.rejection_sample_method: {rejection_sample_method!r} accepts drafts that the model does not "
+            "predict; allowed: standard, block"
         )
     if method == "extract_hidden_states":
         raise UnsupportedError(
