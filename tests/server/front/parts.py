@@ -1,7 +1,7 @@
 """A tiny app behind the front, without an engine."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from ropeswitch.server.app.health import EngineWatch
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.flags import CostLimits, FrontConfig
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.keys import digest
+from ropeswitch.server.front.limits.keys import AT_ONCE, digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.front.state import FrontState, build
@@ -150,6 +150,16 @@ def run_raw(
     scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
     asyncio.run(app(scope, receive, send))
     return sent
+
+
+async def leaves_turns(ask: Callable[[str], Awaitable[Any]], begun: Sequence[str]) -> None:
+    """Check that of client a's hundred requests few begin in a turn of the event loop, and b's is not behind them."""
+    tasks = [asyncio.ensure_future(ask(client)) for client in ["a"] * 100 + ["b"]]
+    while not all(task.done() for task in tasks):
+        before = len(begun)
+        await asyncio.sleep(0)
+        assert len(begun) - before <= AT_ONCE + 1
+    assert begun.index("b") <= AT_ONCE
 
 
 class Clock:
