@@ -122,8 +122,14 @@ FEW = {f"x-{number}": "1" for number in range(10)}
         ("/v1/length", {}, {"X-Vllm-Priority": "-9223372036854775809"}, 400, "-2**63"),
         ("/v1/length", {}, {"X-Vllm-Priority": "high"}, None, ""),
         # The clients send some of their own.
-        ("/v1/length", {"max_headers": 20}, FEW | {f"y-{number}": "1" for number in range(11)}, 431, "20 headers"),
-        ("/v1/length", {"max_headers": 20}, FEW, None, ""),
+        (
+            "/v1/length",
+            {"h11_max_header_count": 20},
+            FEW | {f"y-{number}": "1" for number in range(11)},
+            431,
+            "20 headers",
+        ),
+        ("/v1/length", {"h11_max_header_count": 20}, FEW, None, ""),
     ],
 )
 def test_requests_and_websockets_are_refused_alike(

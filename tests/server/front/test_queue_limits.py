@@ -16,7 +16,7 @@ from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.front.state import build
-from tests.server.front.parts import CONFIG, LADDER, Clock, Engine, app_behind, ask, bearer, parts
+from tests.server.front.parts import LADDER, Clock, Engine, app_behind, ask, bearer, parts, taking
 
 
 def class_of(tokens: int) -> int:
@@ -189,7 +189,7 @@ def test_honest_requests_fit_by_default(tmp_path: Path, longest: int) -> None:
     """128 prompts of up to 8,192 tokens with n = 8, three of them at once, and four prompts of the longest length."""
     sets = [{"name": "short", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "long", "max_length": longest}]
     ladder = FactorLadder.checked([sets[0], sets[1] | {"factors": [1.5, 3.0]}])
-    queue = build(CONFIG, ladder, longest, Engine().waits, RefusedError).queue
+    queue = build(taking(), ladder, longest, Engine().waits, RefusedError).queue
     size = min(longest, 8192)
     for requests, prompts, tokens, copies in ((1, 128, size, 8), (3, 128, 1024, 8), (4, 1, longest, 1)):
         asked = [Asking(queue) for _ in range(requests)]
