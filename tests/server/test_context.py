@@ -16,7 +16,7 @@ from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.limits.keys import KeyRing, Turns, digest
-from ropeswitch.server.front.refusal import RefusedError, body_too_large, listeners, prompt_too_long
+from ropeswitch.server.front.refusal import Refusal, RefusedError, invalid_body, listeners
 from tests.server.front.parts import LADDER, leaves_turns
 from tests.server.placing import carried, chosen, engine_ladder
 
@@ -171,9 +171,9 @@ def test_one_key_is_one_client(tmp_path: Path, fixed: int, filed: int, single: b
 def test_a_request_is_refused_and_counted_once() -> None:
     counted: list[Any] = []
     listeners.append(lambda *rejection: counted.append(rejection))
-    context, first = RequestContext(), prompt_too_long(9, 8)
+    context, first = RequestContext(), Refusal("prompt_tokens", 400, None, "too long")
     assert context.refuse(RefusedError(first), 9).refusal is first
-    context.refuse(RefusedError(body_too_large(1)))
+    context.refuse(RefusedError(invalid_body("wrong")))
     listeners.pop()
     assert counted == [("prompt_tokens", 9)]
     assert (context.refusal, context.refused_tokens) == (first, 9)

@@ -19,8 +19,7 @@ from ropeswitch.server.front.access_log import AccessLog, Names, fields
 from ropeswitch.server.front.context import Asked, Entered, RequestContext, Sent, current
 from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.keys import Shares
-from ropeswitch.server.front.refusal import RefusedError, prompt_too_long, queue_full
+from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
 from tests.server.front.parts import bearer, parts, server_parts
@@ -29,6 +28,7 @@ from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)
 NAMES = Names(Bands(LADDER), LADDER.names, "m")
+TOO_LONG = Refusal("prompt_tokens", 400, "context_length_exceeded", "too long")
 POSTED, SECRET = "/v1/completions", "the prompt that nobody may read"
 SCOPE = {
     "method": "POST",
@@ -96,7 +96,7 @@ def test_prompts_that_are_several_or_refused() -> None:
     """Of two answers to one prompt, and a longer prompt, the longer one decides the band and the set."""
     names = ("prompt_tokens", "generated_tokens", "length_band", "factor_set", "outcome")
     several = line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length"))
-    refused = line(status=400, refusal=prompt_too_long(15, 10), refused_tokens=15)
+    refused = line(status=400, refusal=TOO_LONG, refused_tokens=15)
     assert [several[name] for name in names] == [20, 9, "11-20", "set1", "length"]
     assert [refused[name] for name in names] == [15, 0, "11-20", None, "rejected"]
 
@@ -106,7 +106,7 @@ def test_prompts_that_are_several_or_refused() -> None:
     [
         ([], {"status": 400}, ("rejected", "invalid")),
         ([], {"status": 500}, ("error", None)),
-        ([], {"status": 400, "refusal": prompt_too_long(15, 10)}, ("rejected", "prompt_tokens")),
+        ([], {"status": 400, "refusal": TOO_LONG}, ("rejected", "prompt_tokens")),
         ([], {"status": None, "left": True}, ("disconnect", None)),
         ([], {"status": 200, "left": True}, ("disconnect", None)),
         ([], {"status": None, "stopped": True}, ("abort", None)),
@@ -164,7 +164,7 @@ async def complete(what: str = "") -> str:
     context = current.get()
     assert context is not None
     if what == "refuse":
-        raise context.refuse(RefusedError(queue_full("long", "tokens", 1, Shares("--max-queued-tokens", 1))), 15)
+        raise context.refuse(RefusedError(Refusal("queue_tokens", 503, "queue_full", "full")), 15)
     context.asked = Asked(in_steps=True)
     for name, prompt in (("step 1", SECRET), ("step 2", None)):
         context.add(track(name=name), SimpleNamespace(prompt=prompt, prompt_token_ids=[1, 2]))

@@ -18,9 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.context import current
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.keys import Shares
 from ropeswitch.server.front.refusal import RefusedError
-from ropeswitch.server.metrics.instruments import REASONS
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from tests.server.front.parts import parts, server_parts
 from tests.server.metrics.ladders import DEFAULT, ladder, read, total
@@ -50,7 +48,9 @@ def app(registry: CollectorRegistry, tmp_path: Path) -> Iterator[FastAPI]:
         if entered:
             context.entered.sequences.append(SimpleNamespace())
         if limit:
-            raise context.refuse(RefusedError(refusal.prompt_too_long(limit, 100)), limit)
+            raise context.refuse(
+                RefusedError(refusal.Refusal("prompt_tokens", 400, "context_length_exceeded", "too long")), limit
+            )
         if status == 600:
             raise RuntimeError("fault")
         if status != 200:
@@ -144,13 +144,6 @@ def test_a_client_that_leaves_before_its_prompt_is_there(
     assert outcomes(registry) == expected
 
 
-def test_every_reason_of_the_front_is_one_of_the_documented(app: FastAPI) -> None:
-    shares = Shares("--flag", 1)
-    made = [refusal.NO_KEY, refusal.WRONG_KEY, refusal.body_too_large(1), refusal.body_slow(1, 1)]
-    made += [refusal.bodies_too_many(shares), refusal.too_many_at_once("tokens", 1, b"", shares)]
-    made += [refusal.head_late(1), refusal.head_too_large(1), refusal.too_many_headers(1)]
-    made += [refusal.queue_full("a", unit, 1, shares) for unit in ("requests", "tokens")]
-    made.append(refusal.prompt_too_long(2, 1))
-    assert {each.reason for each in made} == {*REASONS} - {"invalid", "unavailable"}
+def test_a_reason_that_is_not_documented_is_not_counted(app: FastAPI) -> None:
     with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
         app.state.ropeswitch.length_metrics.count_rejection("because")
