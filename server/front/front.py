@@ -5,9 +5,9 @@ request's key, headers, declared body size and the limits of its key before any 
 releases the request's tickets and key, counts it if it never reached an engine, and writes its line in the access log.
 """
 
+import asyncio
 import time
 
-from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -53,11 +53,7 @@ class Front:
         token = current.set(context)
         try:
             await self._checked(parts, context, scope, path, receive, send)
-        except Exception:
-            # The app's outermost handler sends a 500 if nothing was sent.
-            context.sent.status = context.sent.status or 500
-            raise
-        except BaseException:
+        except asyncio.CancelledError:
             context.sent.stopped = True
             raise
         finally:
@@ -76,7 +72,7 @@ class Front:
             context.client = state.client_digest(scope, context.key)
             front.check_headers(scope)
             body.check_declared()
-            if posted and not state.is_open(path):
+            if posted:
                 front.queue.begin(context)
         except RefusedError as error:
             context.refuse(error)
@@ -104,8 +100,6 @@ class Front:
             if answer.started:
                 raise
             await answer.refuse(error.refusal)
-        except HTTPException:
-            raise
         except ClientDisconnect:
             pass  # in the middle of its body; no client is left to answer
         except Exception:

@@ -104,8 +104,8 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
     outputs = getattr(params, "structured_outputs", None)
     if outputs is not None:
         seconds = grammar_seconds(vars(outputs), limits.vocabulary)
-        context.cost.grammar_seconds += seconds
-        prompts = 1 if seconds > limits.grammar_seconds else context.cost.grammar_seconds / max(seconds, 1e-9)
+        context.grammar_seconds += seconds
+        prompts = 1 if seconds > limits.grammar_seconds else context.grammar_seconds / max(seconds, 1e-9)
         if (refusal := _grammar_excess(("tools",), seconds, prompts, limits)) is not None:
             return refusal
     if (repeated := getattr(params, "repetition_detection", None)) is not None:
@@ -121,11 +121,11 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
     )
     if sampled or of_prompt:
         output = (params.max_tokens or ASSUMED_TOKENS) if context.asked.limited else ASSUMED_TOKENS
-        context.cost.prompt_logprobs += of_prompt * tokens
-        context.cost.logprobs += sampled * output * params.n
+        context.prompt_logprobs += of_prompt * tokens
+        context.logprobs += sampled * output * params.n
         checks = (
-            ("prompt_logprobs", context.cost.prompt_logprobs, limits.logprobs),
-            ("logprobs", context.cost.logprobs, ASKED * limits.logprobs),
+            ("prompt_logprobs", context.prompt_logprobs, limits.logprobs),
+            ("logprobs", context.logprobs, ASKED * limits.logprobs),
         )
         for field, found, most in checks:
             if found > most:

@@ -1,6 +1,5 @@
 """What may be in flight and wait for its first token: counts against a plain model of them, and what clients see."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,28 +18,18 @@ from ropeswitch.server.front.state import build
 from tests.server.front.parts import LADDER, Clock, Engine, app_behind, ask, bearer, parts, taking
 
 
-def class_of(tokens: int) -> int:
-    """The length class of a prompt, as ``engine_client.py`` decides it."""
-    return LADDER.index_for(min(tokens, LADDER.max_length))
-
-
-@dataclass
 class Asking:
     """A request of a client, which has begun."""
 
-    queue: Admission
-    client: str = "a"
-    context: RequestContext = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.context = RequestContext(client=self.client.encode())
-        self.queue.begin(self.context)
+    def __init__(self, queue: Admission, client: str = "a") -> None:
+        self.queue, self.client, self.context = queue, client, RequestContext(client=client.encode())
+        queue.begin(self.context)
 
     def admit(self, tokens: int, copies: int = 1, name: str = "r") -> Refusal | None:
         """Admit a prompt; return its refusal."""
         token = current.set(self.context)
         try:
-            self.queue.admit(tokens, class_of(tokens), copies, name)
+            self.queue.admit(tokens, LADDER.index_for(min(tokens, LADDER.max_length)), copies, name)
         except RefusedError as error:
             return error.refusal
         finally:
