@@ -1,4 +1,4 @@
-"""Keys, limits, TLS and the shape of errors on real servers, as the official client and raw sockets meet them."""
+"""Keys, limits and TLS on real servers, as clients meet them."""
 
 import ssl
 import time
@@ -13,7 +13,6 @@ import pytest
 
 from ropeswitch.server.front.limits.keys import digest
 from tests.server.asking import wait_until
-from tests.server.checkpoint import MAXIMUM
 from tests.server.conftest import MODEL
 from tests.server.front.certificates import certificate
 from tests.server.metrics.ladders import total, values
@@ -21,8 +20,6 @@ from tests.server.running import ENGINE, Server, running
 
 GIVEN = "given-4f1b9e"
 SCRAPER = "scraper-77c0d2"
-LIMIT = 20000
-LONGEST = 600
 
 
 def client_of(server: Server, key: str) -> openai.OpenAI:
@@ -44,9 +41,7 @@ def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     context = ssl.create_default_context(cafile=cert)
     flags = ["--served-model-name", MODEL, "--api-key", GIVEN, "--api-key-file", str(keys), "--metrics-key", SCRAPER]
     flags += ["--ssl-certfile", cert, "--ssl-keyfile", cert_key]
-    flags += ["--max-body-bytes", str(LIMIT), "--max-prompt-tokens", str(LONGEST)]
-    flags += ["--max-queued-requests", "long=1"]
-    flags += ["--max-num-seqs", "1", "--enable-log-requests"]
+    flags += ["--max-queued-requests", "long=1", "--max-num-seqs", "1", "--enable-log-requests"]
     with running(folder, str(checkpoint), *ENGINE, *flags, tls=context) as server:
         yield server
 
@@ -72,18 +67,6 @@ def test_a_key_learns_nothing_of_other_keys_prompts(guarded: Server) -> None:
     assert cached(key(11)) == 0 and cached(key(11)) == 256
     assert cached(key(12)) == cached(key(12), cache_salt=f"key:{digest(key(11).encode())[:16].hex()}:") == 0
     assert cached(key(12)) == 256
-
-
-def test_bodies_and_prompts_that_are_too_long(guarded: Server) -> None:
-    def ask(prompt: Any, **more: Any) -> tuple[int, str | None]:
-        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1, **more}
-        answer = guarded.post("/v1/completions", body, authorization=f"Bearer {key(1)}")
-        return answer.status, answer.json.get("error", {}).get("code")
-
-    assert ask("a" * 1_000_000) == (413, "request_too_large") and ask([5] * LONGEST) == (200, None)
-    for length in (LONGEST + 1, MAXIMUM + 1):
-        for stream in (False, True):
-            assert ask([5] * length, stream=stream) == (400, "context_length_exceeded")
 
 
 def test_a_full_class_leaves_the_other(guarded: Server) -> None:

@@ -190,10 +190,8 @@ def test_a_refused_body_is_answered_unread_and_its_rest_is_not_waited_for(
     [
         ([], 0),
         ([(b"content-length", b"12")], 12),
-        ([(b"content-length", b"5, 5")], None),
         ([(b"content-length", b"-1")], None),
         ([(b"content-length", b"9" * 5000)], None),
-        ([(b"transfer-encoding", b"chunked"), (b"content-length", b"1")], None),
         ([(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], None),
     ],
 )

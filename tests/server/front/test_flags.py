@@ -45,12 +45,10 @@ def test_bad_values(argv: str, expected: str) -> None:
     assert "schlüssel" not in message and "\n" not in message
 
 
-def test_sizes_and_limits_of_classes() -> None:
+def test_sizes() -> None:
     for text, size in (("1", 1), ("64K", 65536), ("16M", 16 << 20), ("2G", 2 << 30)):
         args = taking("--max-body-bytes", text, "--max-held-body-bytes", text)
         assert args.max_body_bytes == args.max_held_body_bytes == size
-    config = taken("--max-queued-requests", "7", "long=2", "--max-queued-tokens", "short=9")
-    assert config.max_queued_requests == {None: 7, "long": 2} and config.max_queued_tokens == {"short": 9}
 
 
 def test_keys_come_from_the_flag_or_else_the_variable_and_from_the_file(tmp_path: Path) -> None:

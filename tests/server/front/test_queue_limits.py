@@ -44,14 +44,13 @@ def waiting(queue: Admission, index: int) -> tuple[int, int]:
     return queue.classes[index].requests.total, queue.classes[index].tokens.total
 
 
-def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults(tmp_path: Path) -> None:
-    limits = {"max_queued_requests": {None: 5, "long": 2}, "max_queued_tokens": {"short": 7}}
-    classes = parts(tmp_path, **limits)[0].queue.classes
-    assert [(each.name, each.requests.limit, each.tokens.limit) for each in classes] == [
-        ("short", 5, 7),
-        ("long", 2, QUEUED_TOKENS),
-    ]
-    assert parts(tmp_path)[0].queue.classes[0].requests.limit == QUEUED_REQUESTS
+def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults() -> None:
+    def limits(*argv: str) -> list[tuple[int, int]]:
+        queue = build(taking(*argv), LADDER, LADDER.max_length, Engine().waits, RefusedError).queue
+        return [(each.requests.limit, each.tokens.limit) for each in queue.classes]
+
+    given = limits("--max-queued-requests", "5", "long=2", "--max-queued-tokens", "short=7")
+    assert given == [(5, 7), (2, QUEUED_TOKENS)] and limits()[0][0] == QUEUED_REQUESTS
 
 
 def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Path) -> None:

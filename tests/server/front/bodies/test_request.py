@@ -2,16 +2,14 @@
 
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI, Form, Request
-from fastapi.responses import StreamingResponse
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import State
 
 from ropeswitch.server.front.bodies import parse
 from ropeswitch.server.front.bodies import request as module
@@ -40,19 +38,6 @@ def make_app() -> FastAPI:
     @app.post("/other")
     async def with_other(body: Other) -> dict[str, Any]:
         return body.model_dump()
-
-    @app.post("/form")
-    async def with_form(form: Annotated[Body, Form()]) -> str:
-        return str(form.prompt)
-
-    async def chunks() -> AsyncGenerator[str, None]:
-        yield "data: token\n\n"
-
-    @app.post("/v1/completions")
-    @app.post("/invocations")
-    async def stream(raw_request: Request) -> StreamingResponse:
-        raw_request.state.request_metadata = State({"request_id": "cmpl-1"})
-        return StreamingResponse(chunks())
 
     @app.post("/raw")
     async def with_request(raw: Request) -> Any:
@@ -101,10 +86,6 @@ def test_the_same_answer_or_error_as_without(client: TestClient, context: Reques
         return
     assert (expected.status_code, answer.status_code) == (422, 400)
     assert context.refusal is not None and expected.json()["detail"][0]["msg"] in context.refusal.message
-
-
-def test_a_form_is_no_json(client: TestClient) -> None:
-    assert client.post("/form", data={"prompt": ["5", "6"]}).json() == "[5, 6]"
 
 
 def test_a_long_body_is_parsed_elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +139,3 @@ def test_beams_set_and_limit_that_a_body_asks_for_reach_its_prompts(
     client.post("/raw", json=body)
     asked = context.asked
     assert (asked.beams, asked.factor_set, asked.limited) == (beams, factor_set, limited)
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
-def test_a_stream_reports_progress_if_its_body_asks_for_it(client: TestClient, path: str) -> None:
-    body = {"prompt": "a", "stream": True, "model": "m"}
-    for asked in ({}, {"return_progress": False}):
-        assert client.post(path, json=body | asked).text == "data: token\n\n"
-    first, last = client.post(path, json=body | {"return_progress": True}).text.strip().split("\n\n")
-    assert "prompt_progress" in first and last == "data: token"
