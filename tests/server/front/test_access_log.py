@@ -2,7 +2,6 @@
 
 import io
 import json
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +11,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 
-from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.cli import main
 from ropeswitch.server.front.access_log import AccessLog, Names, fields
 from ropeswitch.server.front.context import Asked, Entered, RequestContext, Sent, current
-from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
+from ropeswitch.server.front.flags import AccessLogConfig, access_log
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
-from tests.server.front.parts import bearer, parts, server_parts
+from tests.server.front.parts import bearer, parts, server_parts, taking
 from tests.server.metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
@@ -210,26 +208,18 @@ def test_a_line_names_its_key_by_an_id_that_the_command_prints(
 
 
 @pytest.mark.parametrize(
-    ("flags", "logged", "uvicorn"),
+    ("argv", "without", "logged"),
     [
-        ({"access_log": "json"}, ["/v1/models", POSTED], False),
-        ({"access_log": "all"}, ["/v1/models", "/metrics", "/health/live", POSTED], False),
-        ({"access_log": "all", "disable_access_log_for_endpoints": "/metrics, /health/live"}, ["/v1/models", POSTED], False),
-        ({"access_log": "json", "log_prompts": True}, ["/v1/models", POSTED], False),
-        ({"access_log": "off"}, None, True),
+        ("--access-log json", None, ["/v1/models", POSTED]),
+        ("--access-log all", None, ["/v1/models", "/metrics", "/health/live", POSTED]),
+        ("--access-log all", "/metrics, /health/live", ["/v1/models", POSTED]),
+        ("--log-prompts", None, ["/v1/models", POSTED]),
     ],
-)  # fmt: skip
-def test_the_flags_choose_paths_and_prompts(
-    tmp_path: Path, flags: dict[str, Any], logged: list[str] | None, uvicorn: bool
-) -> None:
-    given = {"log_prompts": False, "disable_access_log_for_endpoints": None, "disable_uvicorn_access_log": False}
-    args = Namespace(**given | flags)
+)
+def test_the_flags_choose_paths_and_prompts(tmp_path: Path, argv: str, without: str | None, logged: list[str]) -> None:
+    args = taking(*argv.split(), disable_access_log_for_endpoints=without)
     config = access_log(args)
-    assert args.disable_uvicorn_access_log is not uvicorn and (config is None) == (logged is None)
-    if config is None:
-        with pytest.raises(UsageError, match="--log-prompts"):
-            check(Namespace(**vars(args) | {"log_prompts": True, "api_key_file": None, "metrics_key_file": None}))
-        return
+    assert config is not None and args.disable_uvicorn_access_log
     found = Logged(config, tmp_path)
     for path in ("/v1/models", "/metrics", "/health/live"):
         assert found.client.get(path).status_code == 200
@@ -237,3 +227,8 @@ def test_the_flags_choose_paths_and_prompts(
     assert [line["path"] for line in found.lines()] == logged
     # Of an answer in steps the first prompt is kept.
     assert found.lines()[-1].get("prompts") == ([SECRET] if args.log_prompts else None)
+
+
+def test_without_our_log_uvicorn_keeps_its_own() -> None:
+    args = taking("--access-log", "off")
+    assert access_log(args) is None and not hasattr(args, "disable_uvicorn_access_log")

@@ -191,6 +191,8 @@ def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
     assert ring.match(b"old"), "not before a second has passed"
     clock.now += LOOK_SECONDS
     assert ring.match(b"new") and ring.match(b"fixed") and not ring.match(b"old")
+    mount("three", "newest\n")
+    assert ring.match(b"new") and not ring.match(b"newest"), "once in a second"
 
 
 def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
