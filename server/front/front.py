@@ -82,15 +82,6 @@ class Front:
             if context.sequences:
                 # Of a client's burst, a few requests begin in each turn of the event loop.
                 await front.turns.wait(context.client)
-            await self._app(parts, scope, path, body, answer)
-        finally:
-            if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
-                fates.count(context, parts.length_metrics)
-            front.held_bodies.add(context.client, -context.held_bytes)
-            front.queue.end(context)
-
-    async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
-        try:
             with LIFE.request(path):
                 if path in METRICS_PATHS:
                     scope = await fresh(parts.scheduling_metrics, scope)
@@ -107,6 +98,11 @@ class Front:
                 await answer.fail()
             # The server logs it; the app's outermost handler sees that it was answered.
             raise
+        finally:
+            if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
+                fates.count(context, parts.length_metrics)
+            front.held_bodies.add(context.client, -context.held_bytes)
+            front.queue.end(context)
 
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)
