@@ -86,26 +86,12 @@ def add(parser: Any) -> None:
         ("metrics-key", str, "KEY", "Key for /metrics, which then requires it or an API key."),
         ("metrics-key-file", path, "FILE", "File of keys for /metrics, reloaded when it changes."),
         ("max-body-bytes", size, "SIZE", "Maximum bytes of a request body, such as 16M."),
-        (
-            "max-held-body-bytes",
-            size,
-            "SIZE",
-            "Maximum total bytes of request bodies in flight, per API server process.",
-        ),
+        ("max-held-body-bytes", size, "SIZE", "Maximum bytes of request bodies in flight, per API server process."),
         ("max-prompt-tokens", _COUNT, "N", "Maximum tokens of a prompt."),
     ):
         argument(f"--{name}", type=kind, metavar=metavar, help=text)
-    argument(
-        "--body-timeout",
-        type=seconds(3600.0),
-        default=BODY_SECONDS,
-        metavar="SECONDS",
-        help="Maximum seconds for receiving headers, and for a pause in receiving a body or sending a response.",
-    )
     for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
-        text = (
-            f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one."
-        )
+        text = f"Maximum {what} waiting for a first token, per API server process; SET=N limits one factor set."
         argument(f"--max-queued-{unit}", type=of_class, nargs="+", metavar="[SET=]N", help=text)
     for name, default, what in (
         (
@@ -113,29 +99,23 @@ def add(parser: Any) -> None:
             SEQUENCES,
             "sequences that a request may start: its prompts times n, answers or beams",
         ),
-        (
-            "constraints",
-            CONSTRAINTS,
-            "bytes of words, token IDs and other fields that are sent with each sequence of a request",
-        ),
-        (
-            "logprobs-per-request",
-            LOGPROBS,
-            "log-probabilities of an answer; a stream may have 16 times as many",
-        ),
+        ("constraints", CONSTRAINTS, "bytes of words, token IDs and other fields sent with each sequence of a request"),
+        ("logprobs-per-request", LOGPROBS, "log-probabilities of an answer; a stream may have 16 times as many"),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
         ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),
         ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
         ("image-pixels", PIXELS, "pixels of a request's images"),
     ):
         argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
-    argument(
-        "--max-grammar-seconds",
-        type=seconds(3600.0),
-        default=GRAMMAR_SECONDS,
-        metavar="SECONDS",
-        help="Maximum estimated time to compile a request's JSON schema, regex or grammar.",
-    )
+    for name, default, text in (
+        (
+            "body-timeout",
+            BODY_SECONDS,
+            "for receiving headers, and for a pause in receiving a body or sending a response",
+        ),
+        ("max-grammar-seconds", GRAMMAR_SECONDS, "estimated to compile a request's JSON schema, regex or grammar"),
+    ):
+        argument(f"--{name}", type=seconds(3600.0), default=default, metavar="SECONDS", help=f"Maximum seconds {text}.")
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
