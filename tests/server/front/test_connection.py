@@ -39,7 +39,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
                 await asyncio.sleep(0.02)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         if scope["path"] == "/endless":
-            gone = asyncio.create_task(receiving())
+            gone = asyncio.ensure_future(receiving())
             while not gone.done():
                 await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
                 await asyncio.sleep(0)

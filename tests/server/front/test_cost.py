@@ -38,6 +38,7 @@ HONEST = [
     {"json": schema(200, {"type": "integer", "minimum": 0, "maximum": 100}, required=True)},
     {"json": schema(200, {"type": "string", "format": "date-time", "maxLength": 500})},
     {"json": {"enum": [f"value {i}" for i in range(2000)]}},
+    {"json": {"items": [{"pattern": "^[a-z]{1,200}$"}] * 50}},
     {"json": {"$defs": {"node": {"anyOf": [TEXT, {"$ref": "#/$defs/node"}]}}, "$ref": "#/$defs/node"}},
     {"choice": [f"label {i}" for i in range(5000)]},
     {"regex": r"\(\d{3}\) \d{3}-\d{4}( ext\. [0-9]{1,5})?"},
@@ -66,6 +67,8 @@ SLOW = [
     # Only a grammar has literals, in which nothing repeats.
     {"regex": f'"{"a*" * 2000}"'},
     {"regex": "(a|b|)" * 2000},
+    {"regex": "(|a)" * 2000},
+    {"json": {"items": [{"format": "uuid"}] * 500}},
     {"regex": "(" + "abcdefghij" * 100 + "){1,256}"},
     {"choice": ["a" * 16_000, "a" * 16_000 + "b"]},
     {"grammar": "root ::= " + " | ".join(f"r{i}" for i in range(3000))},
