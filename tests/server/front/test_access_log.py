@@ -1,5 +1,6 @@
 """The access log: every HTTP request is logged once, when it is over, also by a front that refuses it."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
-from tests.server.front.parts import bearer, parts, server_parts, taking
+from tests.server.front.parts import bearer, client_of, parts, server_parts, taking
 from tests.server.metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
@@ -159,6 +160,8 @@ async def complete(what: str = "") -> str:
         raise RuntimeError("fault")
     if what == "leave":
         raise ClientDisconnect
+    if what == "wait":
+        await asyncio.sleep(60)
     context = current.get()
     assert context is not None
     if what == "refuse":
@@ -191,6 +194,20 @@ def test_one_line_for_each_request(tmp_path: Path) -> None:
     text = logged.stream.getvalue().decode()
     assert SECRET not in text and "sk-1" not in text
     assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
+
+
+def test_a_request_that_the_server_stops_is_an_abort(tmp_path: Path) -> None:
+    logged = Logged(CONFIG, tmp_path)
+
+    async def stop() -> None:
+        async with client_of(logged.client.app) as client:
+            request = asyncio.create_task(client.post(POSTED, params={"what": "wait"}))
+            await asyncio.sleep(0.1)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+
+    asyncio.run(stop())
+    assert [(line["status"], line["outcome"]) for line in logged.lines()] == [(None, "abort")]
 
 
 def test_a_line_names_its_key_by_an_id_that_the_command_prints(
