@@ -115,7 +115,7 @@ def add(parser: Any) -> None:
         ),
         ("max-grammar-seconds", GRAMMAR_SECONDS, "estimated to compile a request's JSON schema, regex or grammar"),
     ):
-        argument(f"--{name}", type=seconds(3600.0), default=default, metavar="SECONDS", help=f"Maximum seconds {text}.")
+        argument(f"--{name}", type=seconds(3600.0), default=longest, metavar="SECONDS", help=f"Maximum seconds {text}.")
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
