@@ -94,11 +94,7 @@ def add(parser: Any) -> None:
         text = f"Maximum {what} waiting for a first token, per API server process; SET=N limits one factor set."
         argument(f"--max-queued-{unit}", type=of_class, nargs="+", metavar="[SET=]N", help=text)
     for name, default, what in (
-        (
-            "sequences-per-request",
-            SEQUENCES,
-            "sequences that a request may start: its prompts times n, answers or beams",
-        ),
+        ("sequences-per-request", SEQUENCES, "sequences that a request may start: its prompts times n or beams"),
         ("constraints", CONSTRAINTS, "bytes of words, token IDs and other fields sent with each sequence of a request"),
         ("logprobs-per-request", LOGPROBS, "log-probabilities of an answer; a stream may have 16 times as many"),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
@@ -107,15 +103,11 @@ def add(parser: Any) -> None:
         ("image-pixels", PIXELS, "pixels of a request's images"),
     ):
         argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
-    for name, default, text in (
-        (
-            "body-timeout",
-            BODY_SECONDS,
-            "for receiving headers, and for a pause in receiving a body or sending a response",
-        ),
+    for name, most, text in (
+        ("body-timeout", BODY_SECONDS, "to receive headers, and of a pause in receiving a body or sending a response"),
         ("max-grammar-seconds", GRAMMAR_SECONDS, "estimated to compile a request's JSON schema, regex or grammar"),
     ):
-        argument(f"--{name}", type=seconds(3600.0), default=longest, metavar="SECONDS", help=f"Maximum seconds {text}.")
+        argument(f"--{name}", type=seconds(3600.0), default=most, metavar="SECONDS", help=f"Maximum seconds {text}.")
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
