@@ -68,7 +68,8 @@ class Prompts:
             params = with_extra(params, {FORCED_SET: context.asked.alias.factor_set})
         # vLLM's handlers fill in a limit that neither the body nor the server names.
         filled_in = not (self.limits_output or context is None or context.asked.limited)
-        salt = shared_by(context.key if context is not None and self.by_key else None, _client_salt(prompt))
+        client_salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        salt = shared_by(context.key if context is not None and self.by_key else None, client_salt)
         placement = placed(self.ladder, params, num_tokens, salt, filled_in=filled_in)
         if context is not None and context.client and self.shared():
             placement = replace(placement, client=context.client[:8].hex())
@@ -190,15 +191,6 @@ async def _watched(
             if not shows_cached:
                 each.num_cached_tokens = each.num_cache_creation_tokens = None
             yield each
-
-
-def _client_salt(prompt: Any) -> str | None:
-    """Return the ``cache_salt`` that a client sent with a prompt, or None."""
-    if not isinstance(prompt, dict):
-        return None
-    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
-    inner = prompt.get("decoder_prompt")
-    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
 
 
 def _is_later_step(context: RequestContext) -> bool:
