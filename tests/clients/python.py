@@ -26,7 +26,7 @@ LONG = [{"role": "user", "content": "The grass is green. The sky is blue. The su
 TOO_LONG = [{"role": "user", "content": "one two three " * PROMPT_LIMIT}]
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 CITY = {"enum": ["Oslo", "Rome"]}
-GREEDY = {"max_tokens": 8, "extra_body": {"temperature": 0}}
+GREEDY: dict[str, Any] = {"max_tokens": 8, "extra_body": {"temperature": 0}}
 
 
 def closed(**properties: object) -> dict[str, object]:
