@@ -81,5 +81,8 @@ def test_under_vllm_serve_the_body_and_the_prompts_follow_the_model_s_name() -> 
     assert (json.loads(body), forced) == ({"model": "qwen3", "prompt": "a@b"}, "long")
     for other in ('{"model": "qwen3", "prompt": "a@b"}', '["@"]', "{@", '{"model": "x@y"}', ""):
         assert client.post("/any", content=other).json() == [other, None]
-    refused = client.post("/any", json={"model": "qwen3@nope"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    both = {"model": "qwen3@long", "vllm_xargs": {"rope_factor_set": "long"}}
+    assert client.post("/any", json=both).json()[1] == "long"
+    for wrong in ({"model": "qwen3@nope"}, both | {"vllm_xargs": {"rope_factor_set": "short"}}):
+        refused = client.post("/any", json=wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
