@@ -15,8 +15,8 @@ from ropeswitch.server.start.log.outlet import Outlet
 
 # Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
-# The first line of progress comes FIRST seconds after the start, and each later one when the time since the start has doubled,
-# at most LONGEST_PAUSE seconds after the line before.
+# The first line of progress comes FIRST seconds after the start, and each later one when the time since then has doubled, at
+# most LONGEST_PAUSE seconds after the line before.
 FIRST = 10.0
 LONGEST_PAUSE = 60.0
 # Maximum characters of a line of progress.
