@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from sysconfig import get_path
+
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit.memory import fit, ranks, read_memory, taken
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
