@@ -118,6 +118,6 @@ def test_a_spawned_process_ends_with_a_killed_command(tmp_path: Path, seconds: i
     ],
 )
 def test_a_failed_start_ends_with_its_explicit_cause_in_one_line(message: str, expected: str) -> None:
-    error = RuntimeError("the engine failed")
-    error.__context__, error.__cause__ = KeyError("another"), ValueError(message)
+    error, cause = RuntimeError("the engine failed"), ValueError(message)
+    error.__cause__, cause.__context__ = cause, KeyError("another")
     assert root_cause(error).startswith(expected) and "\n" not in root_cause(error)
