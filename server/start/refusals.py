@@ -137,9 +137,7 @@ def install() -> None:
         # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in LOGGERS:
-        logger = logging.getLogger(name)
-        if _report_failure not in logger.filters:
-            logger.addFilter(_report_failure)
+        logging.getLogger(name).addFilter(_report_failure)
 
 
 def _report_failure(record: logging.LogRecord) -> bool:
