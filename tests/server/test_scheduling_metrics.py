@@ -1,9 +1,6 @@
 """What length-aware scheduling adds to ``/metrics``; ``test_length_metrics.py`` has a running server's."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +20,7 @@ from ropeswitch.server.metrics import scheduling_metrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES, SchedulingMetrics
 from tests.server.front.parts import parts, server_parts
 
-TARGET, ERROR, NEXT_SET, REMAINING = (name for name, _ in GAUGES.values())
+NAMES = [name for name, _ in GAUGES.values()]
 
 
 def report(**changes: float) -> dict[str, float]:
@@ -39,7 +36,7 @@ def answering(answer: dict[str, float] | None) -> Callable[[], Awaitable[dict[st
 
 def values(registry: CollectorRegistry, engine: str = "0") -> list[float | None]:
     labels = {"model_name": "m", "engine": engine}
-    return [registry.get_sample_value(name, labels) for name in (TARGET, ERROR, NEXT_SET, REMAINING)]
+    return [registry.get_sample_value(name, labels) for name in NAMES]
 
 
 def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,33 +110,10 @@ def test_only_metrics_asks_the_engines(tmp_path: Path, middleware: Any) -> None:
     @app.get("/metrics/")
     @app.get("/metrics/more")
     async def reading() -> float | None:
-        return registry.get_sample_value(TARGET, {"model_name": "m", "engine": "0"})
+        return registry.get_sample_value(NAMES[0], {"model_name": "m", "engine": "0"})
 
     for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
         http = TestClient(app, root_path=root)
         for path, expected in (("/metrics/more", None), ("/metrics", 0.05), ("/metrics/", 0.05)):
             metrics._gauges["target_seconds"].clear()
             assert http.get(prefix + path).json() == expected
-
-
-def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
-    """As vLLM runs them: Prometheus's files in a folder, which whichever process is asked reads."""
-    code = """if True:
-        import asyncio, sys
-        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-        from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-
-        async def ask():
-            figures = dict.fromkeys(("target_seconds", "next_set_tokens", "remaining_prefill_seconds"), 0.05)
-            return figures | {"error": float(sys.argv[1])}
-
-        asyncio.run(SchedulingMetrics({0: ask}, "m").refresh())
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
-        print(generate_latest(registry).decode())
-    """
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    for error in (0.9, 0.1, 0.5):
-        command = [sys.executable, "-c", code, str(error)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert f'{ERROR}{{engine="0",model_name="m"}} {error}' in done.stdout.splitlines()
