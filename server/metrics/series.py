@@ -95,10 +95,6 @@ class SeriesPlan:
             return OTHER, OTHER
         return self.bands.names[band_set[0]], self._sets[band_set[1]]
 
-    def shown(self, instrument: Instrument) -> frozenset[BandSet]:
-        """Return the bands and sets that have their own series in a metric."""
-        return frozenset(self._shown[instrument])
-
     def _likely(self) -> list[tuple[Instrument, BandSet]]:
         """Return the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
         sets = self.bands.sets
