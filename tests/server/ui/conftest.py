@@ -13,8 +13,8 @@ from tests.server.ui.browser import chromium
 
 KEY = "status-page-5f1c"
 PREFIX = "/behind/a-proxy"
-# What Chromium itself logs of every answer of 401.
-REFUSED = "the server responded with a status of 401"
+# What Chromium itself logs of every answer of 400 or 401.
+REFUSED = "the server responded with a status of 40"
 MILLISECONDS = 60_000
 expect.set_options(timeout=MILLISECONDS)
 
