@@ -75,14 +75,12 @@ def outcomes(registry: CollectorRegistry) -> dict[str, float]:
     ("asked", "outcome", "reason", "band"),
     [
         ({}, None, None, ""),
-        ({"status": 400}, "rejected", "invalid", "unknown"),
         ({"status": 403}, "rejected", "invalid", "unknown"),  # a route that is disabled
         ({"status": 401}, "rejected", "authentication", "unknown"),
         ({"status": 429}, "rejected", "unavailable", "unknown"),
         ({"status": 503}, "rejected", "unavailable", "unknown"),
         ({"stream": 400}, "rejected", "invalid", "unknown"),
         ({"status": 500}, "error", None, ""),
-        ({"status": 502}, "error", None, ""),
         ({"status": 600}, "error", None, ""),
         ({"stream": 500}, "error", None, ""),
         # A limit counts its refusals itself, with their length.
