@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,8 @@ class Server:
 
     async def abort(self, request_id: str, internal: bool) -> None:
         self.aborted += self.processor.abort_requests([request_id], internal)
+        # Ending a request takes the engine a while, in which its client runs; upstream ends it with an output.
+        await asyncio.sleep(0.05)
 
     def record(self, _: None, iteration: IterationStats, engine_idx: int) -> None:
         self.recorded.append(iteration)
@@ -156,21 +159,34 @@ def test_a_stream_that_is_read_again_continues_where_it_was() -> None:
     run(test)
 
 
-def test_an_answer_with_too_many_is_refused_not_built() -> None:
+def test_an_answer_with_too_many_is_refused_not_built_nor_taken_for_a_whole_one() -> None:
     async def test(server: Server) -> None:
         server.processor.most = 10 * WIDTH
         for name, kind in (("whole", WHOLE), ("stream", STREAM)):
             server.add(name, kind)
-        reader = asyncio.create_task(server.read("stream"))
+        stream, whole = (asyncio.create_task(server.read(name)) for name in ("stream", "whole"))
         for token in range(11):
             server.step(output("whole", token), output("stream", token, FinishReason.LENGTH if token == 10 else None))
             await asyncio.sleep(0)
-        await reader
-        with pytest.raises(
-            InputStreamError, match=f"{11 * WIDTH} log-probabilities, more than .* limit of {10 * WIDTH}"
-        ):
-            await server.queues["whole"].get()
+        await stream
+        limit = f"{11 * WIDTH} log-probabilities, more than .* limit of {10 * WIDTH}"
+        with pytest.raises(InputStreamError, match=limit):
+            await whole
         assert server.aborted == ["whole"]
+
+    run(test)
+
+
+def test_answers_that_end_together_are_not_built_in_one_turn() -> None:
+    async def test(server: Server) -> None:
+        for name in ("a", "b", "c"):
+            server.add(name, WHOLE)
+        for token in range(20):
+            server.step(*(output(name, token, FinishReason.LENGTH if token == 19 else None) for name in "abc"))
+            assert all(queue.output is None for queue in server.queues.values())
+            await asyncio.sleep(0.02)
+        for parts in await asyncio.gather(*(server.read(name) for name in "abc")):
+            assert parts[-1].outputs[0].token_ids == list(range(20))
 
     run(test)
 
@@ -184,28 +200,7 @@ def test_a_stream_keeps_no_log_probabilities_that_it_has_sent() -> None:
             assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
             await asyncio.sleep(0)
         assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
-
-    run(test)
-
-
-def test_a_refused_answer_is_never_taken_for_a_whole_one() -> None:
-    """Ending a request takes the engine a while, in which its client runs; upstream ends it with an output."""
-
-    async def test(server: Server) -> None:
-        server.processor.most = 10 * WIDTH
-        server.add("whole", WHOLE)
-        end = server.processor.client.abort
-
-        async def slow(request_id: str, internal: bool) -> None:
-            await end(request_id, internal)
-            await asyncio.sleep(0.05)
-
-        server.processor.client.abort = slow
-        reader = asyncio.create_task(server.read("whole"))
-        for token in range(11):
-            server.step(output("whole", token))
-        with pytest.raises(InputStreamError):
-            await reader
+        assert server.recorded == [], "a client that keeps up waits for nothing"
 
     run(test)
 
@@ -225,8 +220,14 @@ def test_flat_log_probabilities_stop_no_ones_outputs() -> None:
     run(test)
 
 
-def test_a_prompt_s_log_probabilities_are_those_of_upstream() -> None:
-    ids = torch.arange(100 * WIDTH).reshape(100, WIDTH)
+def test_a_prompt_s_log_probabilities_are_those_of_upstream_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, update = torch.arange(100 * WIDTH).reshape(100, WIDTH), LogprobsProcessor.update_from_output
+    processed: list[int] = []
+
+    def counted(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+        tensors = each.new_prompt_logprobs_tensors
+        processed.append(0 if tensors is None else tensors.logprobs.numel())
+        update(self, each)
 
     async def answer(processor: OutputProcessor, server: Server) -> Any:
         server.processor = processor
@@ -237,7 +238,63 @@ def test_a_prompt_s_log_probabilities_are_those_of_upstream() -> None:
 
     async def test(server: Server) -> None:
         ours = await answer(server.processor, server)
+        assert sum(processed) == ids.numel() and max(processed) <= SLICE
         assert ours == await answer(OutputProcessor(None, log_stats=True), server) and len(ours) == 101
+
+    monkeypatch.setattr(LogprobsProcessor, "update_from_output", counted)
+    run(test)
+
+
+def test_streams_that_end_while_they_wait_hold_up_no_other() -> None:
+    """One is aborted, and one meets a stop string, of which the engine does not know."""
+
+    async def test(server: Server) -> None:
+        stopped: list[str] = []
+
+        async def stop(request_ids: list[str]) -> None:
+            stopped.extend(request_ids)
+
+        server.processor.client.engine_core = SimpleNamespace(abort_requests_async=stop)
+        for name in ("gone", "met", "other"):
+            server.add(name, STREAM)
+            reason = FinishReason.LENGTH if name == "other" else None
+            server.step(*(output(name, token) for token in range(40)), output(name, 40, reason))
+        await server.abort("gone", internal=True)
+        server.processor.request_states["met"].detokenizer.update = lambda *_: "stop"
+        met, other = await asyncio.gather(server.read("met"), server.read("other"))
+        assert [token for part in other for token in part.outputs[0].token_ids] == list(range(41))
+        assert (met[-1].outputs[0].stop_reason, stopped) == ("stop", ["met"])
+
+    run(test)
+
+
+def test_waiting_outputs_do_not_keep_the_messages_that_they_came_in() -> None:
+    async def test(server: Server) -> None:
+        server.add("slow", STREAM)
+        messages = []
+        for token in range(30):
+            each = output("slow", token)
+            message = np.repeat(each.new_logprobs.logprobs, 1000, axis=0)
+            messages.append(weakref.ref(message))
+            each.new_logprobs = each.new_logprobs._replace(logprobs=message[:1])
+            server.step(each)
+        del each, message
+        assert not any(message() is not None for message in messages[-10:])
+
+    run(test)
+
+
+def test_others_get_as_much_time_as_a_client_whose_task_takes_long() -> None:
+    async def test(server: Server) -> None:
+        server.add("a", STREAM)
+        for token in range(60):
+            server.step(output("a", token, FinishReason.LENGTH if token == 59 else None))
+        start, parts, finished = time.monotonic(), 0, False
+        while not finished:
+            finished = (await server.queues["a"].get()).finished
+            time.sleep(0.06)
+            parts += 1
+        assert parts > 3 and time.monotonic() - start > 1.7 * 0.06 * parts
 
     run(test)
 
