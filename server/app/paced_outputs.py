@@ -143,7 +143,7 @@ class PacedOutputs(vllm_adapter.OutputProcessor):
             stopped += super().process_outputs([output], timestamp, iteration, weight_version).reqs_to_abort
         if not waiting:
             del self._waiting[state.request_id]
-        if iteration is not None and self.client.logger_manager is not None:
+        if iteration is not None:
             self.client.logger_manager.record(None, iteration, engine_idx=state.ropeswitch.engine)
         if stopped:
             await self.client.engine_core.abort_requests_async(stopped)
