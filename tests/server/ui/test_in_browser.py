@@ -91,7 +91,6 @@ def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, se
     row = cells(page, "latency")[0]
     counts = [short[name]["count"] for name in ("time_to_first_token", "inter_token_latency", "end_to_end")]
     assert row[0] == SHORT and [row[4], row[8], row[12]] == [f"{count:,}" for count in counts]
-    assert counts[0] >= 1 and counts[1] >= 19
     assert all(re.fullmatch(TIME, row[column]) for column in (1, 2, 3, 5, 6, 7, 9, 10, 11)), row
     [switches] = figures["switches"]
     [row] = cells(page, "switches")
