@@ -283,8 +283,10 @@ def test_the_engine_is_found_once_it_is_chosen(server: Server, monkeypatch: pyte
     asyncio.run(one_output())
     # The only one is that of every request.
     assert engine_finder(SimpleNamespace(core_engines=[b"\3\0"], engine_ranks_managed=[3]))("a") == 3
-    for name in ("generated_tokens_total", "requests_total"):
+    for name in ("generated_tokens_total", "requests_total", "e2e_request_latency_seconds_count"):
         assert server.value(name, engine="2") == server.value(name) == 1, name
+    # After the only token there is none to measure.
+    assert server.count("request_decode_time") == server.count("request_time_per_output_token") == 0
 
 
 def test_live_sequences_move_and_end(server: Server) -> None:
