@@ -97,11 +97,8 @@ class SeriesPlan:
 
     def _likely(self) -> list[tuple[Instrument, BandSet]]:
         """Return the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
-        sets = self.bands.sets
-        starts = list(enumerate(sets))
-        # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
-        nearest = sorted(starts, key=lambda start: (sets[start[0] + 1 :].count(start[1]), start))
-        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._sets)]
+        starts = list(enumerate(self.bands.sets))
+        later = [(band, index + 1) for band, index in starts if index + 1 < len(self._sets)]
         likely: list[tuple[Instrument, BandSet]] = []
         # Counters and gauges cost almost nothing.
         for kind in ("counter", "gauge", "histogram"):
