@@ -48,13 +48,12 @@ def test_flags_have_bounds_and_units_of_1024() -> None:
     for text, least in (("1", 2), ("2048m", 0), ("8kk", 0), ("1.5k", 0), ("8 k", 0)):
         with pytest.raises(FactorError):
             tokens("--n", text, least, "a length")
-    for flag, texts in (
-        (numbers.size, ("0", "64m", "1.5M", str(numbers.MOST_BYTES + 1))),
-        (numbers.seconds(60), ("0", "60.01")),
-    ):
-        for text in texts:
-            with pytest.raises(argparse.ArgumentTypeError, match=r"must be a number of .* (from 1 to|at most 60)"):
-                flag(text)
+    for text in ("0", "64m", "1.5M", str(numbers.MOST_BYTES + 1)):
+        with pytest.raises(argparse.ArgumentTypeError, match="must be a number of bytes from 1 to"):
+            numbers.size(text)
+    for text in ("0", "60.01"):
+        with pytest.raises(argparse.ArgumentTypeError, match=r"above 0 and at most 60$"):
+            numbers.seconds(60)(text)
 
 
 @given(st.integers(-5, 2**40) | st.booleans() | st.floats() | st.text() | st.none())

@@ -108,11 +108,7 @@ def test_an_engine_is_built_of_the_ladder_s_classes_and_kernels(case: Case) -> N
     in_play = {record.target for record in registry.in_play(made)}
     assert "vllm.v1.worker.gpu_worker.Worker" in in_play and (V1_RUNNER in in_play) == (not case[0])
     assert not any("cpu" in target for target in in_play) and in_play - set(registry.applied()) <= SUBCLASSED
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_server_counts_memory_for_the_sequences_that_vllm_chooses(case: Case) -> None:
-    made = config(True, *case)
+    # The server counts memory for the sequences that vLLM chooses.
     machine = vllm_adapter.machine(vllm_adapter.parse([str(BUNDLED_MODEL)], lambda parser: None))
     assert (machine.v2, machine.sequences) == (case[0], made.scheduler_config.max_num_seqs)
     assert (machine.device, machine.devices, machine.device_bytes) == ("cuda", 1, 80 << 30)

@@ -9,6 +9,8 @@ import psutil
 import pytest
 
 from tests.gpu.run import ROOT, STEPS, run
+from tests.gpu.settings import VARIABLES
+from tests.server import running
 
 FAILING = """
 import os
@@ -50,6 +52,7 @@ def test_each_step_is_reported_and_none_stops_the_others(tmp_path: Path, capfd: 
 def test_the_steps_files_exist_and_without_a_gpu_none_runs() -> None:
     command = [sys.executable, "-m", "tests.gpu.run"]
     assert all((ROOT / file).exists() for each in STEPS.values() for file in each["files"])
+    assert running.environment().items() >= VARIABLES.items(), "servers multiply exactly too"
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False)
     assert (

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -135,11 +136,6 @@ def test_a_perplexity_that_is_no_number(path: Path, at: int, what: str) -> None:
 
 def test_an_interrupted_search_keeps_what_it_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SECONDS", 1e9)
-
-    def interrupt(count: int) -> None:
-        if count >= 12:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(path, Synthetic(then=interrupt))
+        run(path, Synthetic(then=Mock(side_effect=[None] * 12 + [KeyboardInterrupt])))
     assert len(json.loads(path.read_text())["evaluated"]) == 12
