@@ -5,6 +5,7 @@ import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,8 @@ def test_it_answers_the_question_of_the_page_and_finds_the_sentence_in_12000_tok
         [choice] = answer.json["choices"]
         assert "Paris" in choice["message"]["content"] and choice["finish_reason"] == "stop"
         assert answer.json["model"] == NAME and answer.sets == "original"
-        output, variables = StringIO(), {"__name__": "start"}
+        output = StringIO()
+        variables: dict[str, Any] = {"__name__": "start"}
         with redirect_stdout(output):
             exec(compile(code.replace("http://127.0.0.1:8000", demo.url), "start.md", "exec"), variables)
     finally:
