@@ -32,6 +32,7 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
     [
         ("auto", configs.QWEN3, 131072, None, THREE),
         ("auto", configs.QWEN3, None, None, ONE),
+        ("auto", configs.QWEN3, -1, None, ONE),
         ("auto", configs.QWEN3, 32000, None, THREE[:1]),
         ("auto", configs.QWEN3, 36000, None, [THREE[0], ("36000", 36000, 36000 / 32768)]),
         ("auto", configs.QWEN3, 65536, None, THREE[:2]),
@@ -67,6 +68,7 @@ THREE = [("original", 32768, 1.0), ("64k", 65536, 2.0), ("128k", 131072, 4.0)]
         ("auto", configs.LONGROPE, None, None, [("short", 4096, None), ("long", 131072, None)]),
         ("none", configs.LONGROPE, None, None, [("short", 4096, None)]),
         ("none", configs.LONGROPE, 8192, None, [("long", 131072, None)]),
+        ("none", configs.LONGROPE, 4096, None, [("short", 4096, None)]),
         ("pi", configs.LINEAR, None, None, [("original", 4096, 1.0), ("8k", 8192, 2.0), ("16k", 16384, 4.0)]),
         # Command R's window is in another field, and the shortest of the others counts.
         ("auto", configs.LLAMA | {"model_max_length": 131072}, None, None, [("original", 131072, 1.0)]),
@@ -89,6 +91,7 @@ def test_sets(text: str, config: dict[str, Any], longest: int | None, window: in
         ("none", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 40960"),
         ("none", configs.QWEN3, None, 16384, "--native-window: 16384 cannot be combined with --ladder none"),
         ("yarn:64k", configs.QWEN3, 131072, None, "--max-model-len: 131072 exceeds 65536"),
+        ("yarn:1x", configs.QWEN3, None, None, "do not exceed the native window"),
         ("yarn:16k", configs.QWEN3, None, None, "16384 tokens do not exceed the native window of 32768"),
         ("yarn:128k,64k", configs.QWEN3, None, None, "lengths must increase"),
         ("auto", configs.QWEN3, None, 40961, "--native-window: 40961 exceeds 40960"),
