@@ -47,7 +47,8 @@ class PlainServer:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
             return
-        aliases, values, alias = scope["app"].state.ropeswitch.aliases, None, None
+        aliases, alias = scope["app"].state.ropeswitch.aliases, None
+        values: Any = None
         if SEPARATOR.encode() in body:
             with suppress(ValueError, RecursionError):
                 values = json.loads(body)
