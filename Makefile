@@ -22,7 +22,7 @@ BIN := $(ENVIRONMENT)/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-sizing docs-picture bench bench-scheduling bench-gpu bench-schedule lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -222,9 +222,6 @@ docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoi
 
 docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
-
-docs-sizing: $(STAMP) ## Generate the sizing table of docs/deploy.md with the planner
-	@$(BIN)/python -m tests.deploy.sizing
 
 docs-picture: $(STAMP) $(CHROMIUM) ## Retake the picture of the status page, docs/ui.png
 	@$(BIN)/python -m tests.server.ui.picture docs/ui.png

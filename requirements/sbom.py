@@ -42,7 +42,6 @@ SPDX = {
     "BSD 3-Clause License": "BSD-3-Clause",
     "ISC License": "ISC",
     "MIT License": "MIT",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
 # Licences of packages whose metadata names none, from their LICENSE files.
@@ -196,16 +195,9 @@ Licences of Debian's packages in the image are in `/usr/share/doc/*/copyright`. 
 """
 
 
-def main(arguments: list[str]) -> None:
-    """Write the requested document to a file."""
-    made = {"sbom": sbom, "licences": licences}
-    if len(arguments) != 2 or arguments[0] not in made:
-        raise SystemExit(f"usage: sbom.py {{{','.join(made)}}} FILE")
-    text, path = made[arguments[0]](), Path(arguments[1])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    print(f"{arguments[0]}: {path}")
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    made = {"sbom": sbom, "licences": licences}[sys.argv[1]]()
+    file = Path(sys.argv[2])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(made, encoding="utf-8")
+    print(f"{sys.argv[1]}: {file}")

@@ -83,7 +83,7 @@ SERVER_PATCHES = (
     ),
 )
 
-_BODIES = "server/front/refusal.py"
+_INPUTS = "vllm.v1.engine.input_processor.InputProcessor"
 _REFUSALS = "server/start/refusals.py"
 _TOKENS = "vllm.renderers.params.TokenizeParams"
 _WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
@@ -91,22 +91,24 @@ _WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
 # Startup and ``ropeswitch patches check`` look for each text in vLLM's source; the server relies on nothing else there.
 UPSTREAM_TEXTS = (
     # Error messages with the code ``context_length_exceeded``.
-    Reading(_BODIES, f"{_TOKENS}._text_len_check", ("This model's maximum context length is ",)),
-    Reading(_BODIES, f"{_TOKENS}._token_len_check", ("This model's maximum context length is ",)),
-    Reading(
-        _BODIES,
-        "vllm.v1.engine.input_processor.InputProcessor._validate_prompt_len",
-        ("longer than the maximum model length of ",),
+    *(
+        Reading("server/front/refusal.py", symbol, (text,))
+        for symbol, text in (
+            (f"{_TOKENS}._text_len_check", "This model's maximum context length is "),
+            (f"{_TOKENS}._token_len_check", "This model's maximum context length is "),
+            (f"{_TOKENS}.__post_init__", "cannot be greater than "),
+            (f"{_INPUTS}._validate_prompt_len", "longer than the maximum model length of "),
+        )
     ),
-    Reading(_BODIES, f"{_TOKENS}.__post_init__", ("cannot be greater than ",)),
     # Log calls at which a process reports why it failed to start.
-    Reading(
-        _REFUSALS,
-        "vllm.v1.engine.core.EngineCoreProc.run_engine_core",
-        ('logger.exception("EngineCore failed to start.")',),
+    *(
+        Reading(_REFUSALS, symbol, (f'logger.exception("{text}")',))
+        for symbol, text in (
+            ("vllm.v1.engine.core.EngineCoreProc.run_engine_core", "EngineCore failed to start."),
+            (f"{_WORKER}.worker_main", "WorkerProc failed to start."),
+            (f"{_WORKER}._execute_worker_rpc", "WorkerProc hit an exception."),
+        )
     ),
-    Reading(_REFUSALS, f"{_WORKER}.worker_main", ('logger.exception("WorkerProc failed to start.")',)),
-    Reading(_REFUSALS, f"{_WORKER}._execute_worker_rpc", ('logger.exception("WorkerProc hit an exception.")',)),
     # The error that reports an engine process that exited during startup.
     Reading(
         _REFUSALS, "vllm.v1.engine.utils.wait_for_engine_startup", ("Engine core initialization failed. ", "{finished}")

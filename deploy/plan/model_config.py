@@ -30,7 +30,7 @@ def read_model(model: str) -> tuple[str, dict[str, Any]]:
 
 
 def _find(model: str) -> Path:
-    path = expanded("MODEL", model)
+    path = expanded(model)
     if path.is_file() and not is_gguf(path):
         return path
     check_model_folder(model)

@@ -18,8 +18,8 @@ from ropeswitch.model_patches.guard.fingerprints import (
     symbols,
 )
 from ropeswitch.model_patches.guard.records import PATCHES
-from ropeswitch.model_patches.guard.releases import RELEASES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
+from ropeswitch.model_patches.guard.releases import RELEASES
 
 
 def add_parser(

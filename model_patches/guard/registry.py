@@ -91,7 +91,9 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
     name, there = installed()
     if (code := vllm.__version__.partition("+")[0]) != there:
-        raise RegistryError(f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment")
+        raise RegistryError(
+            f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment"
+        )
     if there not in RELEASES:
         raise RegistryError(
             f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one of them. `ropeswitch patches check` "

@@ -141,10 +141,6 @@ class StepPlan:
         """Return the seconds that prefills may take in a step of ``seconds``, of which decoding requests take ``busy``."""
         return max(seconds - busy, LEAST_OF_TARGET * self.target, LEAST_OF_DECODES * busy)
 
-    def _longest_known(self) -> int:
-        """Return the maximum tokens of a chunk: while anything is urgent, twice the last chunk, whose time is known."""
-        return 2 * self._last_count if self._last_urgent == self._now else self._limits.tokens
-
     @property
     def chosen_any(self) -> bool:
         """Whether the last planned step has a prefill."""
@@ -284,7 +280,9 @@ class StepPlan:
                     break
                 count = prefill.remaining
             elif not chosen:
-                within = min(self.cost.tokens_within(room, prefill.before), self._longest_known())
+                # While anything is urgent, at most twice the last chunk, whose time is known.
+                longest = 2 * self._last_count if self._last_urgent == self._now else self._limits.tokens
+                within = min(self.cost.tokens_within(room, prefill.before), longest)
                 count = min(max(within, self._limits.least_chunk), prefill.remaining, tokens, self._limits.chunk)
             elif seconds <= room and prefill.waits:
                 # Upstream's scheduler reaches it last, so it gets the rest of the budget.

@@ -52,11 +52,6 @@ class EngineLadder:
         """Return the longest sequence of a set, in tokens."""
         return self.sets.sets[index].max_length
 
-    def reserved_length(self, num_prompt_tokens: int, limit: int) -> int:
-        """Return the longest length of a sequence with this prompt length and output limit, in tokens."""
-        most = self.sets.max_length if self.max_model_len is None else self.max_model_len
-        return min(num_prompt_tokens + limit, most)
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -119,7 +114,8 @@ def place(
     policy = policy if limit is not None and forced is None else BY_LENGTH
     length = num_tokens
     if policy == RESERVE and limit is not None:
-        length = max(length, ladder.reserved_length(num_prompt_tokens or num_tokens, limit))
+        most = ladder.sets.max_length if ladder.max_model_len is None else ladder.max_model_len
+        length = max(length, min((num_prompt_tokens or num_tokens) + limit, most))
     index = ladder.sets.index_for(length) if forced is None else named_set(ladder.sets.names, forced)
     salt = salt_of(ladder.keys[index], client_salt)
     return Placement(index, ladder.sets.names[index], salt, policy, forced is not None, limit)

@@ -101,7 +101,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
     make_error, vocabulary = vllm_adapter.AdmissionError, model.get_vocab_size()
-    front = build(args.ropeswitch_front, sets, model.max_model_len, engine_client.waits, make_error, vocabulary)
+    front = build(args, sets, model.max_model_len, engine_client.waits, make_error, vocabulary)
     connector = partial(Connector, args.allow_private_media, args.max_image_pixels)
     vllm_adapter.media.MEDIA_CONNECTOR_REGISTRY.register(NAME)(connector)
     processor = engine_client.output_processor
@@ -137,7 +137,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         by_key=args.prefix_cache_scope == "key",
         shows_cached=args.enable_prompt_tokens_details,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
-        shared=front.has_several_clients,
+        shared=lambda: not front.keys.single,
         cost_limits=front.cost_limits,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log

@@ -2,7 +2,7 @@
 
 Every route reaches the engine through ``generate`` and ``encode``. A prompt is placed when one of them is called, so a
 response's headers can name its set before its first output; the generators that they return are upstream's, watched only if
-a grammar constrains the output.
+a grammar constrains the output, or cached tokens are not shown.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ class Prompts:
             params = with_extra(params, {FORCED_SET: context.asked.alias.factor_set})
         # vLLM's handlers fill in a limit that neither the body nor the server names.
         filled_in = not (self.limits_output or context is None or context.asked.limited)
-        salt = shared_by(context.key if context is not None and self.by_key else None, _client_salt(prompt))
+        client_salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        salt = shared_by(context.key if context is not None and self.by_key else None, client_salt)
         placement = placed(self.ladder, params, num_tokens, salt, filled_in=filled_in)
         if context is not None and context.client and self.shared():
             placement = replace(placement, client=context.client[:8].hex())
@@ -109,9 +110,11 @@ class RopeClient(vllm_adapter.AsyncLLM):
     ) -> AsyncGenerator[Any, None]:
         params = self.prompts.place(prompt, sampling_params, request_id)
         outputs = super().generate(prompt, params, request_id, *args, **kwargs)
-        if getattr(params, "structured_outputs", None) is not None and self.vllm_config.kv_transfer_config is None:
-            outputs = _constrained(outputs)
-        return outputs if self.prompts.shows_cached else _without_cached(outputs)
+        has_grammar = getattr(params, "structured_outputs", None) is not None
+        # Without a KV connector, nothing but its grammar ends a request with an error.
+        constrained = has_grammar and self.vllm_config.kv_transfer_config is None
+        shows_cached = self.prompts.shows_cached
+        return _watched(outputs, constrained, shows_cached) if constrained or not shows_cached else outputs
 
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
@@ -169,37 +172,24 @@ def _check_numbers(params: Any) -> None:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
 
 
-async def _constrained(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """Yield the outputs of a request with a grammar; raise a 400 if the engine ends it because of that.
+async def _watched(
+    outputs: AsyncGenerator[Any, None], constrained: bool, shows_cached: bool
+) -> AsyncGenerator[Any, None]:
+    """Yield a request's outputs; raise a 400 if the engine ends it because of its grammar.
 
-    Some grammars pass vLLM's validation, but fail to compile, or reach a place where they allow no token. Without a KV
-    connector, nothing else ends a request with an error.
+    Some grammars pass vLLM's validation, but fail to compile, or reach a place where they allow no token. The Responses API
+    reports the cached tokens of its outputs whatever vLLM's flag says, so without ``shows_cached`` they have none.
     """
     async with aclosing(outputs):
-        async for output in outputs:
-            if any(each.finish_reason == "error" for each in output.outputs):
+        async for each in outputs:
+            if constrained and any(choice.finish_reason == "error" for choice in each.outputs):
                 raise vllm_adapter.validation_error(
                     "structured_outputs: the engine cannot follow this grammar: it fails to compile, or allows no further "
                     "token (a $ref to itself, for example); use another schema, expression or grammar",
                     "structured_outputs",
                 )
-            yield output
-
-
-def _client_salt(prompt: Any) -> str | None:
-    """Return the ``cache_salt`` that a client sent with a prompt, or None."""
-    if not isinstance(prompt, dict):
-        return None
-    # Upstream reads that of an encoder-decoder's decoder (split_enc_dec_input).
-    inner = prompt.get("decoder_prompt")
-    return (inner if isinstance(inner, dict) else prompt).get("cache_salt")
-
-
-async def _without_cached(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """Yield outputs without their counts of cached tokens, which the Responses API reports whatever vLLM's flag says."""
-    async with aclosing(outputs):
-        async for each in outputs:
-            each.num_cached_tokens = each.num_cache_creation_tokens = None
+            if not shows_cached:
+                each.num_cached_tokens = each.num_cache_creation_tokens = None
             yield each
 
 

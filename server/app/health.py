@@ -7,7 +7,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -82,24 +81,21 @@ class EngineWatch:
 @router.api_route("/health/live", methods=["GET", "HEAD"])
 async def live(request: Request) -> JSONResponse:
     """Return 200, or 503 for an orchestrator to restart the process: its engine is dead, or has long stalled."""
-    return _answer("live" if LIFE.leaving else _fault(request.app.state, LIVE_TIMEOUTS) or "live")
+    return _answer(request, "live", "live", LIVE_TIMEOUTS)
 
 
 @router.api_route("/health/ready", methods=["GET", "HEAD"])
 async def ready(request: Request) -> JSONResponse:
     """Return 200 if requests are accepted, or 503: the process is shutting down, or its engine is dead or stalled."""
-    return _answer("leaving" if LIFE.leaving else _fault(request.app.state, 1) or "ready")
+    return _answer(request, "ready", "leaving", 1)
 
 
-def _fault(state: Any, timeouts: int) -> str | None:
-    return (
-        "dead"
-        if state.engine_client.errored
-        else "stalled"
-        if state.ropeswitch.engine_watch.is_stalled(timeouts)
-        else None
-    )
-
-
-def _answer(status: str) -> JSONResponse:
-    return JSONResponse({"status": status}, 200 if status in ("live", "ready") else 503)
+def _answer(request: Request, well: str, leaving: str, timeouts: int) -> JSONResponse:
+    state, status = request.app.state, well
+    if LIFE.leaving:
+        status = leaving
+    elif state.engine_client.errored:
+        status = "dead"
+    elif state.ropeswitch.engine_watch.is_stalled(timeouts):
+        status = "stalled"
+    return JSONResponse({"status": status}, 200 if status == well else 503)

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any
@@ -76,33 +76,23 @@ class LifeCycle:
         # Once the server has stopped, it is called again, on the loop's own thread.
         if self.leaving or engine_client.errored or threading.get_ident() == self._thread:
             return
-
-        def abort() -> None:
-            requests = list(engine_client.output_processor.request_states)
-            wait([asyncio.run_coroutine_threadsafe(engine_client.abort(requests, internal=True), loop)], LAST_WORDS)
-
         seconds = engine_client.vllm_config.shutdown_timeout
         if seconds and (count := self.in_flight):
             requests = f"{count} request{'s' if count > 1 else ''} in flight"
             print(f"ropeswitch: waiting up to {seconds} s for {requests}; Ctrl-C again ends the wait", file=sys.stderr)
         # vLLM's own handler does nothing the second time.
         loop.call_soon_threadsafe(loop.add_signal_handler, signal.SIGINT, self._idle.set)
-        self.drain(seconds, abort)
-        # Upstream takes an engine that stops while its output is being read for a dead one, and logs that.
-        if (listening := engine_client.output_handler) is not None:
-            loop.call_soon_threadsafe(listening.cancel)
-
-    def drain(self, seconds: float, abort: Callable[[], object]) -> None:
-        """Refuse new requests, and wait at most ``seconds`` for those in flight; not on the event loop's thread.
-
-        ``abort`` ends the remaining requests with errors; they then have :data:`LAST_WORDS` seconds to send them.
-        """
         self.leaving = True
         self._idle.wait(seconds)
         if self.in_flight:
             self._idle.clear()
-            abort()
+            # They end with errors, and have a moment to send these.
+            abort = engine_client.abort(list(engine_client.output_processor.request_states), internal=True)
+            wait([asyncio.run_coroutine_threadsafe(abort, loop)], LAST_WORDS)
             self._idle.wait(LAST_WORDS)
+        # Upstream takes an engine that stops while its output is being read for a dead one, and logs that.
+        if (listening := engine_client.output_handler) is not None:
+            loop.call_soon_threadsafe(listening.cancel)
 
 
 LIFE = LifeCycle()

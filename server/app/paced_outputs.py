@@ -82,10 +82,11 @@ class PacedOutputs(vllm_adapter.OutputProcessor):
 
     def _size(self, state: Any, output: Any) -> int:
         """Return the log-probabilities to process for an output; the last one of an answer has all of it to build."""
-        if output.finished and not state.queue.aggregate:
-            return self._made.get(state.queue, 0)
         sampled, prompt = output.new_logprobs, output.new_prompt_logprobs_tensors
-        return (0 if sampled is None else sampled.logprobs.size) + (0 if prompt is None else prompt.logprobs.numel())
+        size = 0 if prompt is None else prompt.logprobs.numel()
+        if output.finished and not state.queue.aggregate:
+            return size + self._made.get(state.queue, 0)
+        return size + (0 if sampled is None else sampled.logprobs.size)
 
     def _problem(self, state: Any) -> str | None:
         """Return why a request must end, or None."""
@@ -142,7 +143,7 @@ class PacedOutputs(vllm_adapter.OutputProcessor):
             stopped += super().process_outputs([output], timestamp, iteration, weight_version).reqs_to_abort
         if not waiting:
             del self._waiting[state.request_id]
-        if iteration is not None and self.client.logger_manager is not None:
+        if iteration is not None:
             self.client.logger_manager.record(None, iteration, engine_idx=state.ropeswitch.engine)
         if stopped:
             await self.client.engine_core.abort_requests_async(stopped)

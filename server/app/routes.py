@@ -30,14 +30,6 @@ class FactorSetInfo(BaseModel):
     source: str = Field(description="Origin of its length, factors and scale.")
 
 
-class PatchInfo(BaseModel):
-    """One symbol of vLLM that ropeswitch replaces, wraps or subclasses."""
-
-    target: str
-    kind: str
-    file: str = Field(description="The module of ropeswitch that patches it.")
-
-
 class RopeInfo(BaseModel):
     """The ladder in use. A sequence of n tokens uses the first set with n <= max_length."""
 
@@ -47,7 +39,9 @@ class RopeInfo(BaseModel):
     policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
     max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
-    patches: list[PatchInfo]
+    patches: list[dict[str, str]] = Field(
+        description="Symbols of vLLM, what is done to each, and the file that does it."
+    )
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
 
 
@@ -76,7 +70,7 @@ def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patc
         policy=settings.policy,
         angles=settings.angles,
         max_model_len=max_model_len,
-        patches=[PatchInfo(target=each.target, kind=each.kind, file=each.file) for each in patches],
+        patches=[{"target": each.target, "kind": each.kind, "file": each.file} for each in patches],
         vllm_version=release(),
     )
 

@@ -17,11 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.guard.registry import in_play
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
 from ropeswitch.model_patches.switch.plugin import turned_on
 from ropeswitch.server.app import engine_utilities, routes
 from ropeswitch.server.app.aliases import SEPARATOR, Aliases
+from ropeswitch.server.front.bodies.contents import extra_arguments
 from ropeswitch.server.front.refusal import invalid_body, refusal_body
 from ropeswitch.server.front.state import route_path
 from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
@@ -46,14 +47,14 @@ class PlainServer:
             body = await Request(scope, receive).body()
         except ClientDisconnect:
             return
+        aliases, alias = scope["app"].state.ropeswitch.aliases, None
         values: Any = None
         if SEPARATOR.encode() in body:
             with suppress(ValueError, RecursionError):
                 values = json.loads(body)
         try:
-            alias = scope["app"].state.ropeswitch.aliases.find(
-                values.get("model") if isinstance(values, dict) else None
-            )
+            if isinstance(values, dict) and (alias := aliases.find(values.get("model"))) is not None:
+                aliases.check(extra_arguments(values).get(FORCED_SET), alias)
         except FieldError as error:
             content = refusal_body(invalid_body(str(error), error.field), anthropic=False)
             await Response(content, 400, media_type="application/json")(scope, receive, send)

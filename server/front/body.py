@@ -7,7 +7,7 @@ from contextlib import suppress
 from starlette.types import Message, Receive, Scope
 
 from ropeswitch.server.front.context import RequestContext
-from ropeswitch.server.front.refusal import Refusal, RefusedError, body_slow, body_too_large
+from ropeswitch.server.front.refusal import Refusal, RefusedError
 
 # Minimum bytes per second of a body: it may take 10 minutes, but need not be faster than a link of 1 Mbit/s, nor may it be
 # slower than 1 KiB/s. One of unknown length is taken for the largest.
@@ -44,6 +44,8 @@ class Body:
         self._receive = receive
         self._context = context
         self._max_bytes = max_bytes
+        message = f"The request body exceeds this server's limit of {max_bytes} bytes. Send a smaller one."
+        self._too_large = Refusal("body_bytes", 413, "request_too_large", message)
         length = max_bytes if self.length is None else self.length
         self._rate = min(MOST_RATE, max(LEAST_RATE, length / BODY_SECONDS))
         self._timeout = self._left = timeout
@@ -52,7 +54,7 @@ class Body:
     def check_declared(self) -> None:
         """Raise RefusedError for a declared length that is too large."""
         if self.length is not None and self.length > self._max_bytes:
-            raise RefusedError(body_too_large(self._max_bytes))
+            raise RefusedError(self._too_large)
 
     async def receive(self) -> Message:
         """Receive the next part, within the limits.
@@ -67,11 +69,13 @@ class Body:
             async with asyncio.timeout(self._left):
                 message = await self._part()
         except TimeoutError:
-            raise self._ended(body_slow(self._timeout, self._rate)) from None
+            behind = f"{self._timeout:g} s behind the minimum rate of {self._rate:.0f} bytes per second"
+            slow = Refusal("body_timeout", 408, "request_timeout", f"The request body arrived too slowly: {behind}.")
+            raise self._context.refuse(RefusedError(slow)) from None
         left = self._left - (time.monotonic() - asked) + (self._received - before) / self._rate
         self._left = min(self._timeout, left)
         if self._received > self._max_bytes:
-            raise self._ended(body_too_large(self._max_bytes))
+            raise self._context.refuse(RefusedError(self._too_large))
         return message
 
     async def discard(self) -> None:
@@ -92,6 +96,3 @@ class Body:
         if message["type"] == "http.disconnect" and not sent.whole and (sent.final_status or 200) < 400:
             sent.left = True
         return message
-
-    def _ended(self, refusal: Refusal) -> RefusedError:
-        return self._context.refuse(RefusedError(refusal))

@@ -15,10 +15,9 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope
 
-from ropeswitch.server.front import refusal as refusals
 from ropeswitch.server.front.body import declared_length
 from ropeswitch.server.front.limits.keys import client_at
-from ropeswitch.server.front.refusal import Refusal, refusal_body, refused
+from ropeswitch.server.front.refusal import Refusal, no_room, refusal_body, refused, too_many_headers
 from ropeswitch.server.front.state import FrontState
 
 # Seconds for connections to close at shutdown; the server's requests have ended before that (life_cycle.py).
@@ -67,7 +66,7 @@ class Connection(asyncio.Protocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._seconds * 1000))
         client = client_at((transport.get_extra_info("peername") or (None,))[0])
         if self._connections.room(client) < 1:
-            self._refuse(refusals.too_many_connections(self._connections))
+            self._refuse(no_room("unavailable", "server_busy", self._connections, "connections are open"))
         else:
             self._connections.add(client, 1)
             self._client = client
@@ -114,8 +113,9 @@ class Connection(asyncio.Protocol):
         # The parser keeps more than a hundred bytes for each header, however short. Two lines are no headers.
         crowded = not self._in_body and self._lines > self._headers + 2
         if not self._requests and (crowded or self._held > self._head_bytes):
-            many, large = refusals.too_many_headers(self._headers), refusals.head_too_large(self._head_bytes)
-            self._refuse(many if crowded else large)
+            message = f"The request headers exceed this server's limit of {self._head_bytes} bytes."
+            large = Refusal("head_bytes", 431, "request_too_large", message)
+            self._refuse(too_many_headers(self._headers) if crowded else large)
         elif crowded or self._held > self._head_bytes + self._in_body * READ_AHEAD:
             self._transport.abort()
 
@@ -135,7 +135,8 @@ class Connection(asyncio.Protocol):
 
     def _late(self) -> None:
         if self._held:
-            self._refuse(refusals.head_late(self._seconds))
+            message = f"The request headers were incomplete after {self._seconds:g} seconds."
+            self._refuse(Refusal("head_timeout", 408, "request_timeout", message))
         else:
             self._transport.close()
 

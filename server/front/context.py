@@ -57,15 +57,6 @@ class Entered:
 
 
 @dataclass
-class Cost:
-    """What a request's prompts have cost so far (``limits/cost.py``)."""
-
-    grammar_seconds: float = 0.0  # estimated, to compile
-    logprobs: int = 0  # of outputs as long as they may be: (1 + alternatives) times sequences times tokens
-    prompt_logprobs: int = 0
-
-
-@dataclass
 class Sent:
     """What was sent as a request's answer."""
 
@@ -95,7 +86,11 @@ class RequestContext:
     image_pixels: list[int] = field(default_factory=list)  # of each image; appended by several threads
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(8))  # its connections for media
     entered: Entered = field(default_factory=Entered)
-    cost: Cost = field(default_factory=Cost)
+    # What its prompts have cost so far (limits/cost.py): estimated seconds to compile their grammars, and log-probabilities
+    # of outputs as long as they may be: (1 + alternatives) times sequences times tokens.
+    grammar_seconds: float = 0.0
+    logprobs: int = 0
+    prompt_logprobs: int = 0
     sent: Sent = field(default_factory=Sent)
 
     def refuse(self, error: RefusedError, tokens: int | None = None) -> RefusedError:

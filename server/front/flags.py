@@ -58,23 +58,14 @@ DEFAULT_COST = CostLimits()
 
 @dataclass(frozen=True)
 class FrontConfig:
-    """Values of the flags. Every API server process receives it with vLLM's arguments, so it has digests, but no keys."""
+    """Digests of the keys, and limits by factor set; every API server process gets it with vLLM's arguments."""
 
     key_digests: tuple[bytes, ...]  # of the API keys given on the command line or in the environment
     key_file: str | None
     metrics_digests: tuple[bytes, ...]
     metrics_key_file: str | None
-    max_body_bytes: int | None  # None for the default, which depends on the longest sequence
-    max_held_body_bytes: int | None  # None for HELD_BODIES of the largest body
-    body_timeout: float  # seconds; also the limit for request headers and for sending a response
-    max_prompt_tokens: int | None  # None for the model's limit
     max_queued_requests: Mapping[str | None, int]  # by factor set; None covers the sets that are not named
     max_queued_tokens: Mapping[str | None, int]
-    max_sequences_per_key: int
-    max_tokens_per_key: int | None  # None for TOKENS_PER_KEY times the longest class's
-    max_connections: int
-    cost: CostLimits
-    max_headers: int
 
 
 @dataclass(frozen=True)
@@ -90,65 +81,33 @@ def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
     group = parser.add_argument_group("Keys and limits", "API keys and request limits.")
     argument, path = group.add_argument, os.path.abspath
-    argument(
-        "--api-key-file", type=path, metavar="FILE", help="File of API keys, one per line; reloaded when it changes."
-    )
-    argument("--metrics-key", metavar="KEY", help="Key for /metrics, which then requires it or an API key.")
-    argument(
-        "--metrics-key-file", type=path, metavar="FILE", help="File of keys for /metrics, reloaded when it changes."
-    )
-    argument("--max-body-bytes", type=size, metavar="SIZE", help="Maximum bytes of a request body, such as 16M.")
-    argument(
-        "--max-held-body-bytes",
-        type=size,
-        metavar="SIZE",
-        help="Maximum total bytes of request bodies in flight, per API server process.",
-    )
-    argument(
-        "--body-timeout",
-        type=seconds(3600.0),
-        default=BODY_SECONDS,
-        metavar="SECONDS",
-        help="Maximum seconds for receiving headers, and for a pause in receiving a body or sending a response.",
-    )
-    argument("--max-prompt-tokens", type=_COUNT, metavar="N", help="Maximum tokens of a prompt.")
+    for name, kind, metavar, text in (
+        ("api-key-file", path, "FILE", "File of API keys, one per line; reloaded when it changes."),
+        ("metrics-key", str, "KEY", "Key for /metrics, which then requires it or an API key."),
+        ("metrics-key-file", path, "FILE", "File of keys for /metrics, reloaded when it changes."),
+        ("max-body-bytes", size, "SIZE", "Maximum bytes of a request body, such as 16M."),
+        ("max-held-body-bytes", size, "SIZE", "Maximum bytes of request bodies in flight, per API server process."),
+        ("max-prompt-tokens", _COUNT, "N", "Maximum tokens of a prompt."),
+    ):
+        argument(f"--{name}", type=kind, metavar=metavar, help=text)
     for unit, what in (("requests", "requests"), ("tokens", "prompt tokens")):
-        argument(
-            f"--max-queued-{unit}",
-            type=of_class,
-            nargs="+",
-            metavar="[SET=]N",
-            help=f"Maximum {what} waiting for a first token, per API server process: N for every factor set, SET=N for one.",
-        )
+        text = f"Maximum {what} waiting for a first token, per API server process; SET=N limits one factor set."
+        argument(f"--max-queued-{unit}", type=of_class, nargs="+", metavar="[SET=]N", help=text)
     for name, default, what in (
-        (
-            "sequences-per-request",
-            SEQUENCES,
-            "sequences that a request may start: its prompts times n, answers or beams",
-        ),
-        (
-            "constraints",
-            CONSTRAINTS,
-            "bytes of words, token IDs and other fields that are sent with each sequence of a request",
-        ),
-        (
-            "logprobs-per-request",
-            LOGPROBS,
-            "log-probabilities of an answer; a stream may have 16 times as many",
-        ),
+        ("sequences-per-request", SEQUENCES, "sequences that a request may start: its prompts times n or beams"),
+        ("constraints", CONSTRAINTS, "bytes of words, token IDs and other fields sent with each sequence of a request"),
+        ("logprobs-per-request", LOGPROBS, "log-probabilities of an answer; a stream may have 16 times as many"),
         ("sequences-per-key", 4096, "sequences in flight per API key, or address without keys, per API server process"),
         ("tokens-per-key", None, "prompt tokens in flight, times n, per API key or address, per API server process"),
         ("connections", 4096, "open connections per API server process; one address may have 7/8 of them"),
         ("image-pixels", PIXELS, "pixels of a request's images"),
     ):
         argument(f"--max-{name}", type=_COUNT, default=default, metavar="N", help=f"Maximum {what}.")
-    argument(
-        "--max-grammar-seconds",
-        type=seconds(3600.0),
-        default=GRAMMAR_SECONDS,
-        metavar="SECONDS",
-        help="Maximum estimated time to compile a request's JSON schema, regex or grammar.",
-    )
+    for name, most, text in (
+        ("body-timeout", BODY_SECONDS, "to receive headers, and of a pause in receiving a body or sending a response"),
+        ("max-grammar-seconds", GRAMMAR_SECONDS, "estimated to compile a request's JSON schema, regex or grammar"),
+    ):
+        argument(f"--{name}", type=seconds(3600.0), default=most, metavar="SECONDS", help=f"Maximum seconds {text}.")
     argument("--prefix-cache-scope", choices=("key", "server"), default="key", help="Who shares cached prompts.")
     argument("--allow-private-media", action="store_true", help="Fetch media from any address, and through proxies.")
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
@@ -228,22 +187,8 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         key_file=args.api_key_file,
         metrics_digests=metrics,
         metrics_key_file=args.metrics_key_file,
-        max_body_bytes=args.max_body_bytes,
-        max_held_body_bytes=args.max_held_body_bytes,
-        body_timeout=args.body_timeout,
-        max_prompt_tokens=args.max_prompt_tokens,
         max_queued_requests=_by_set("--max-queued-requests", args.max_queued_requests, names),
         max_queued_tokens=_by_set("--max-queued-tokens", args.max_queued_tokens, names),
-        max_sequences_per_key=args.max_sequences_per_key,
-        max_tokens_per_key=args.max_tokens_per_key,
-        max_connections=args.max_connections,
-        cost=CostLimits(
-            args.max_sequences_per_request,
-            args.max_constraints,
-            args.max_grammar_seconds,
-            args.max_logprobs_per_request,
-        ),
-        max_headers=args.h11_max_header_count,
     )
 
 

@@ -5,9 +5,9 @@ request's key, headers, declared body size and the limits of its key before any 
 releases the request's tickets and key, counts it if it never reached an engine, and writes its line in the access log.
 """
 
+import asyncio
 import time
 
-from fastapi import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -53,11 +53,7 @@ class Front:
         token = current.set(context)
         try:
             await self._checked(parts, context, scope, path, receive, send)
-        except Exception:
-            # The app's outermost handler sends a 500 if nothing was sent.
-            context.sent.status = context.sent.status or 500
-            raise
-        except BaseException:
+        except asyncio.CancelledError:
             context.sent.stopped = True
             raise
         finally:
@@ -76,7 +72,7 @@ class Front:
             context.client = state.client_digest(scope, context.key)
             front.check_headers(scope)
             body.check_declared()
-            if posted and not state.is_open(path):
+            if posted:
                 front.queue.begin(context)
         except RefusedError as error:
             context.refuse(error)
@@ -86,15 +82,6 @@ class Front:
             if context.sequences:
                 # Of a client's burst, a few requests begin in each turn of the event loop.
                 await front.turns.wait(context.client)
-            await self._app(parts, scope, path, body, answer)
-        finally:
-            if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
-                fates.count(context, parts.length_metrics)
-            front.held_bodies.add(context.client, -context.held_bytes)
-            front.queue.end(context)
-
-    async def _app(self, parts: ServerParts, scope: Scope, path: str, body: Body, answer: Answer) -> None:
-        try:
             with LIFE.request(path):
                 if path in METRICS_PATHS:
                     scope = await fresh(parts.scheduling_metrics, scope)
@@ -104,8 +91,6 @@ class Front:
             if answer.started:
                 raise
             await answer.refuse(error.refusal)
-        except HTTPException:
-            raise
         except ClientDisconnect:
             pass  # in the middle of its body; no client is left to answer
         except Exception:
@@ -113,6 +98,11 @@ class Front:
                 await answer.fail()
             # The server logs it; the app's outermost handler sees that it was answered.
             raise
+        finally:
+            if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
+                fates.count(context, parts.length_metrics)
+            front.held_bodies.add(context.client, -context.held_bytes)
+            front.queue.end(context)
 
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)

@@ -19,6 +19,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from ropeswitch.server.front.limits.keys import Shares
+from ropeswitch.server.metrics.instruments import Reason
 
 _TYPES = {
     401: "authentication_error",
@@ -48,7 +49,7 @@ _SHAPES = ("error", "detail", "object", "type", "message", "param", "code")
 class Refusal:
     """The answer to a rejected request."""
 
-    reason: str  # label value in the metrics, such as queue_tokens
+    reason: Reason  # label value in the metrics
     status: int
     code: str | None  # the error's code, for programs
     message: str
@@ -111,82 +112,18 @@ def invalid_body(message: str, param: str | None = None) -> Refusal:
     return Refusal("invalid", 400, None, message, param=param)
 
 
-def body_too_large(limit: int) -> Refusal:
-    """``--max-body-bytes``."""
-    message = f"The request body exceeds this server's limit of {limit} bytes. Send a smaller one."
-    return Refusal("body_bytes", 413, "request_too_large", message)
-
-
-def _no_room(reason: str, code: str, shares: Shares, held: str, retry_after: int = 1) -> Refusal:
+def no_room(reason: Reason, code: str, shares: Shares, held: str, retry_after: int = 1) -> Refusal:
+    """Refusal by a limit that clients share; ``held`` says what is in use of it."""
     message = (
         f"{shares.flag}: {shares.total} of at most {shares.limit} {held}, leaving this client no room. Retry later."
     )
     return Refusal(reason, 503, code, message, retry_after=retry_after)
 
 
-def bodies_too_many(shares: Shares) -> Refusal:
-    """``--max-held-body-bytes``."""
-    return _no_room("held_bytes", "server_busy", shares, "bytes of request bodies are in flight")
-
-
-def too_many_connections(shares: Shares) -> Refusal:
-    """``--max-connections``."""
-    return _no_room("unavailable", "server_busy", shares, "connections are open")
-
-
-def body_slow(seconds: float, rate: float) -> Refusal:
-    """``--body-timeout``."""
-    message = (
-        f"The request body arrived too slowly: {seconds:g} s behind the minimum rate of {rate:.0f} bytes per second."
-    )
-    return Refusal("body_timeout", 408, "request_timeout", message)
-
-
-def head_late(seconds: float) -> Refusal:
-    """``--body-timeout``."""
-    message = f"The request headers were incomplete after {seconds:g} seconds."
-    return Refusal("head_timeout", 408, "request_timeout", message)
-
-
-def head_too_large(limit: int) -> Refusal:
-    """``--h11-max-incomplete-event-size``."""
-    message = f"The request headers exceed this server's limit of {limit} bytes."
-    return Refusal("head_bytes", 431, "request_too_large", message)
-
-
 def too_many_headers(limit: int) -> Refusal:
-    """``--h11-max-header-count``."""
+    """Refusal by ``--h11-max-header-count``."""
     message = f"The request has more than {limit} headers, this server's limit."
     return Refusal("head_count", 431, "request_too_large", message, close=True)
-
-
-def prompt_too_long(tokens: int, limit: int) -> Refusal:
-    """``--max-prompt-tokens``; begins like OpenAI's message, by which litellm recognizes this error."""
-    message = (
-        f"This model's maximum context length is {limit} tokens for a prompt on this server, and the prompt has {tokens} "
-        "tokens. Send a shorter prompt."
-    )
-    return Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
-
-
-def queue_full(name: str, unit: str, retry_after: int, shares: Shares) -> Refusal:
-    """``--max-queued-requests`` and ``--max-queued-tokens``, by ``unit``."""
-    return _no_room(f"queue_{unit}", "queue_full", shares, f"{unit} of length class {name!r} wait", retry_after)
-
-
-def too_large(unit: str, value: int, shares: Shares) -> Refusal:
-    """A request that would be more than its client's whole share."""
-    text = (
-        f"prompt: {value} {unit}, counting prompts times n, exceed the {shares.most} that one client may have at once"
-    )
-    return invalid_body(f"{text} ({shares.flag} {shares.limit}). Send smaller requests.", "prompt")
-
-
-def too_many_at_once(unit: str, more: int, client: bytes, shares: Shares) -> Refusal:
-    """``--max-sequences-per-key`` and ``--max-tokens-per-key``."""
-    message = f"{shares.flag}: this client has {shares.held[client]} of at most {shares.limit} {unit} in flight"
-    message += f", which leaves no room for {more} more. Retry when a request has ended."
-    return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)
 
 
 def shortened(text: str) -> str:

@@ -1,8 +1,9 @@
 """Who may send a request, by path, key and headers; and the front's parts in an API server process."""
 
 import uuid
+from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from starlette.types import Scope
 
@@ -95,10 +96,6 @@ class FrontState:
     cost_limits: CostLimits
     max_headers: int
 
-    def has_several_clients(self) -> bool:
-        """Whether requests may come from more than one client: any number of addresses, or several keys."""
-        return not self.keys.single
-
     def identify(self, scope: Scope, path: str) -> bytes | None:
         """Return the digest of a request's key, None if it needs none; raise RefusedError for a missing or wrong key."""
         metrics, headers = is_metrics(path), scope["headers"]
@@ -141,18 +138,19 @@ def _is_beyond_64_bits(text: str) -> bool:
 
 
 def build(
-    config: FrontConfig,
+    args: Namespace,
     ladder: FactorLadder,
     max_model_len: int,
     waits: Waits,
     make_error: Callable[[Refusal], RefusedError],
     vocabulary: int = 0,
 ) -> FrontState:
-    """Build the middleware's keys and limits.
+    """Build the middleware's keys and limits from the command's flags, with their ``FrontConfig`` in ``ropeswitch_front``.
 
     Raises UsageError when a key file has become unreadable since the start of the command.
     """
     # One class per factor set, with the limits given for that set or for all sets, or else the defaults.
+    config: FrontConfig = args.ropeswitch_front
     requests, tokens = config.max_queued_requests, config.max_queued_tokens
     classes = [
         LengthClass(
@@ -164,21 +162,26 @@ def build(
         )
         for each in ladder.sets
     ]
-    max_body_bytes = config.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
-    held_bodies = Shares("--max-held-body-bytes", config.max_held_body_bytes or HELD_BODIES * max_body_bytes, weight=1)
-    most_tokens = config.max_tokens_per_key or TOKENS_PER_KEY * max(QUEUED_TOKENS, QUEUED_PROMPTS * max_model_len)
+    max_body_bytes = args.max_body_bytes or max(BODY_BYTES, BODY_BYTES_PER_TOKEN * max_model_len)
+    held_bodies = Shares("--max-held-body-bytes", args.max_held_body_bytes or HELD_BODIES * max_body_bytes, weight=1)
+    most_tokens = args.max_tokens_per_key or TOKENS_PER_KEY * max(QUEUED_TOKENS, QUEUED_PROMPTS * max_model_len)
     return FrontState(
         keys=KeyRing(config.key_digests, config.key_file),
         metrics_keys=KeyRing(config.metrics_digests, config.metrics_key_file, "--metrics-key-file"),
-        queue=Admission(
-            classes, config.max_sequences_per_key, most_tokens, waits, config.max_prompt_tokens, make_error
-        ),
+        queue=Admission(classes, args.max_sequences_per_key, most_tokens, waits, args.max_prompt_tokens, make_error),
         max_body_bytes=min(max_body_bytes, held_bodies.most),
         held_bodies=held_bodies,
         # A gateway is one address, so one alone may have 7/8 of them.
-        connections=Shares("--max-connections", config.max_connections, weight=7),
+        connections=Shares("--max-connections", args.max_connections, weight=7),
         turns=Turns(),
-        body_timeout=config.body_timeout,
-        cost_limits=replace(config.cost, vocabulary=vocabulary, longest=max_model_len),
-        max_headers=config.max_headers,
+        body_timeout=args.body_timeout,
+        cost_limits=CostLimits(
+            args.max_sequences_per_request,
+            args.max_constraints,
+            args.max_grammar_seconds,
+            args.max_logprobs_per_request,
+            vocabulary,
+            max_model_len,
+        ),
+        max_headers=args.h11_max_header_count,
     )

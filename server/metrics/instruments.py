@@ -1,6 +1,7 @@
 """The table of per-length metrics: names, help texts, labels and buckets. The docs are generated from it."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 
@@ -24,19 +25,11 @@ OUTSIDE = ("error", "disconnect", "rejected")
 
 # Reasons for a rejection: those that depend on the prompt's length, then those that do not.
 LENGTH_REASONS = ("prompt_tokens", "queue_requests", "queue_tokens")
-REASONS = (
-    *LENGTH_REASONS,
-    "invalid",
-    "authentication",
-    "body_bytes",
-    "body_timeout",
-    "head_bytes",
-    "head_count",
-    "head_timeout",
-    "held_bytes",
-    "key_concurrency",
-    "unavailable",
-)
+Reason = Literal[
+    "prompt_tokens", "queue_requests", "queue_tokens", "invalid", "authentication", "body_bytes", "body_timeout",
+    "head_bytes", "head_count", "head_timeout", "held_bytes", "key_concurrency", "unavailable",
+]  # fmt: skip
+REASONS: tuple[str, ...] = get_args(Reason)
 
 
 # Compared and hashed by identity, because instruments are looked up at every step.

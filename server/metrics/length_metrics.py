@@ -2,10 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.metrics import MetricWrapperBase
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.metrics import instruments
@@ -13,25 +14,21 @@ from ropeswitch.server.metrics.instruments import INSTRUMENTS, LENGTH_REASONS, N
 from ropeswitch.server.metrics.series import BandSet, SeriesPlan, bounds
 
 
-class LengthCounter(Counter):
+class _WithoutCreated(MetricWrapperBase):
+    """Leaves out ``_created``, which doubles the counters; one process alone exports it, several together do not."""
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+class LengthCounter(_WithoutCreated, Counter):
     """A counter that exposes the same series from one API server process as from several."""
 
-    def collect(self) -> Iterable[Metric]:
-        return _without_created(super().collect())
 
-
-class LengthHistogram(Histogram):
+class LengthHistogram(_WithoutCreated, Histogram):
     """A histogram that exposes the same series from one API server process as from several."""
-
-    def collect(self) -> Iterable[Metric]:
-        return _without_created(super().collect())
-
-
-def _without_created(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Leave out ``_created``, which doubles the counters; one process alone exports it, several together do not."""
-    for metric in metrics:
-        metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-        yield metric
 
 
 class LengthMetrics:

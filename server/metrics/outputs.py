@@ -12,7 +12,6 @@ when it can go: when vLLM labels its metrics by length and counts clients that d
 
 import asyncio
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import count
@@ -20,7 +19,6 @@ from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import RESERVE
 from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
-from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.paced_outputs import PacedOutputs
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.bodies.long_prompts import with_prompt_end
@@ -32,8 +30,6 @@ from ropeswitch.server.metrics.track import Track
 
 # Seconds between two reports of a running sequence's tokens.
 REPORT_SECONDS = 1.0
-# Named here, because ``super()`` adds 0.2 us to every output.
-_update_stats = vllm_adapter.OutputProcessor._update_stats_from_output
 
 
 class OutputWatch:
@@ -47,7 +43,6 @@ class OutputWatch:
         self.metrics = metrics
         self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
         self._ladder = ladder
-        self._ends = metrics.plan.bands.ends
         self._engine_of = engine_of
         self._numbers = count(1)
 
@@ -58,7 +53,7 @@ class OutputWatch:
         track.first = track.band_set = self._band_set(track, state.prompt_len)
         state.ropeswitch = track
         self.live(track, WAITING)
-        self._find_engine(track, request.request_id)
+        track.engine = self._engine_of(request.request_id)
         if track.engine is None:
             # Upstream chooses one before this task waits next, and forgets it before the last output arrives.
             asyncio.get_running_loop().call_soon(self._find_engine, track, request.request_id)
@@ -66,11 +61,11 @@ class OutputWatch:
             context.add(track, state)
 
     def _find_engine(self, track: Track, request_id: str) -> None:
-        if track.engine is None:
-            track.engine = self._engine_of(request_id)
+        track.engine = self._engine_of(request_id)
 
     def _band_set(self, track: Track, prompt: int) -> BandSet:
-        return min(bisect_left(self._ends, prompt), len(self._ends) - 1), track.placement.index
+        bands = self.metrics.plan.bands
+        return bands.index(min(prompt, bands.ends[-1])), track.placement.index
 
     def _move(self, track: Track, prompt: int, length: int) -> None:
         """Record the set that a sequence of a prompt's length is in, given the length at which the engine placed it."""
@@ -93,7 +88,6 @@ class OutputWatch:
 
     def first(self, track: Track, state: Any, prefill: Any, tokens: int) -> None:
         """Add a sequence's first output, or the first after a chunk of a session."""
-        self._find_engine(track, state.request_id)
         self.report(track)
         if track.waited is not None:
             self._move(track, state.prompt_len, state.prompt_len)
@@ -126,7 +120,6 @@ class OutputWatch:
         self.live(track, None)
         if track.outcome is not None:
             return
-        self._find_engine(track, state.request_id)
         self.report(track)
         if outcome is not None:
             track.outcome = outcome
@@ -161,15 +154,13 @@ class WatchedOutputs(PacedOutputs):
 
     # Called for every output of every request, so it is kept short.
     def _update_stats_from_output(self, state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
-        watch = self.ropeswitch
-        if iteration is None or watch is None or (track := state.ropeswitch).outcome is not None:
-            # Nothing is measured, or it was counted as ended with an error.
-            super()._update_stats_from_output(state, output, timestamp, iteration)
-            return
-        stats = state.stats
-        before = stats.last_token_ts
-        _update_stats(self, state, output, timestamp, iteration)
+        watch, stats = self.ropeswitch, state.stats
+        before = 0.0 if stats is None else stats.last_token_ts
+        super()._update_stats_from_output(state, output, timestamp, iteration)
         tokens = len(output.new_token_ids)
+        # A sequence that was counted as ended with an error may still get outputs.
+        if iteration is None or watch is None or (track := state.ropeswitch).outcome is not None:
+            return
         if not tokens and output.pooling_output is None:
             return
         now = stats.last_token_ts

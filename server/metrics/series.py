@@ -95,17 +95,10 @@ class SeriesPlan:
             return OTHER, OTHER
         return self.bands.names[band_set[0]], self._sets[band_set[1]]
 
-    def shown(self, instrument: Instrument) -> frozenset[BandSet]:
-        """Return the bands and sets that have their own series in a metric."""
-        return frozenset(self._shown[instrument])
-
     def _likely(self) -> list[tuple[Instrument, BandSet]]:
         """Return the series of ordinary requests: for the sets that prompts start in, and those that they grow into."""
-        sets = self.bands.sets
-        starts = list(enumerate(sets))
-        # The nearer a band is to its set's end, the likelier its prompts are to outgrow it.
-        nearest = sorted(starts, key=lambda start: (sets[start[0] + 1 :].count(start[1]), start))
-        later = [(band, index + 1) for band, index in nearest if index + 1 < len(self._sets)]
+        starts = list(enumerate(self.bands.sets))
+        later = [(band, index + 1) for band, index in starts if index + 1 < len(self._sets)]
         likely: list[tuple[Instrument, BandSet]] = []
         # Counters and gauges cost almost nothing.
         for kind in ("counter", "gauge", "histogram"):

@@ -5,9 +5,7 @@ Every flag must be one of ours or of vLLM's, whose names are recorded: after cha
 """
 
 import json
-import socket
 from collections.abc import Collection, Sequence
-from contextlib import closing
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -19,19 +17,15 @@ from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
 
 NAMES = Path(__file__).with_name("flag_names.json")
-# Flags of earlier versions, and what replaces them.
+# Flags of earlier vLLM releases that many pages still show, and what replaces them.
 _GONE = {
-    "--requests-per-minute-per-key": "limit rates in a gateway; --max-sequences-per-key limits sequences in flight",
-    "--max-concurrent-per-key": "use --max-sequences-per-key, which counts prompts times n, and --max-tokens-per-key",
-    "--allow-ladder-updates": "a ladder is fixed at startup; roll out replicas with another one",
-    "--task": "use --runner pooling for embedding, reranking and reward models, with --convert where needed",
     "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",
     "--rope-theta": "vLLM removed it in 0.11.1. To change the base of the model's config, use --hf-overrides",
 }
 
 
 def check(argv: Sequence[str]) -> None:
-    """Refuse unknown flags, invalid values of our own, a MODEL that does not exist, and an address in use.
+    """Refuse unknown flags, invalid values of our own, and a MODEL that does not exist.
 
     Raises:
         UsageError: naming the flag, its value and what is allowed.
@@ -46,16 +40,11 @@ def check(argv: Sequence[str]) -> None:
     choice = from_flags(args.ladder, args.factors)
     if choice is not None and choice.path is not None:
         from_file(choice.path)
-    flags.check(args)
     front_flags.check(args)
-    given = {word.partition("=")[0] for word in words}
-    if "--config" in given:  # It may set what the checks below read.
-        return
     model = argv[0] if argv and not argv[0].startswith("-") else args.model
-    if model and "--hf-config-path" not in given:
+    # Both flags may name the config of another folder.
+    if model and not {"--config", "--hf-config-path"} & {word.partition("=")[0] for word in words}:
         check_model_folder(model)
-    if not args.headless and args.uds is None:
-        _check_address(args.host, args.port)
 
 
 def full_names(argv: Sequence[str], names: Collection[str]) -> list[str]:
@@ -86,17 +75,6 @@ def _hint(name: str, names: Collection[str]) -> str:
         return _GONE[name]
     near = get_close_matches(name, names, n=2, cutoff=0.75) or get_close_matches(name, names, n=1)
     return f"did you mean {' or '.join(near)}?" if near else "ropeswitch serve --help=all lists every flag"
-
-
-def _check_address(host: str | None, port: int) -> None:
-    """Refuse an address that cannot be bound; vLLM binds it after its import."""
-    with closing(socket.socket(socket.AF_INET6 if host and ":" in host else socket.AF_INET)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host or "", port))
-        except (OSError, OverflowError, UnicodeError) as error:
-            where = f"--port: {port} on {host or 'every address'}"
-            raise UsageError(f"{where} cannot be used: {error}; choose another --port or --host") from error
 
 
 def installed_names() -> list[str]:

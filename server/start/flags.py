@@ -38,7 +38,7 @@ Environment variables for the flags of the same names; a flag takes precedence:
 
 
 def parser() -> Parser:
-    """Return a parser of our flags, and of those of vLLM that are checked before vLLM is imported."""
+    """Return a parser of our flags, and of those of vLLM that ``--help`` shows or that name the model."""
     made = Parser(
         prog="ropeswitch serve",
         usage="ropeswitch serve [MODEL] [--ladder LADDER] [any flag of vllm serve]",
@@ -52,9 +52,7 @@ def parser() -> Parser:
     group = made.add_argument_group("Address")
     group.add_argument("--host", help="Address to listen on (default: every address).")
     group.add_argument("--port", type=int, default=8000, help="Port to listen on (default: 8000).")
-    group.add_argument("--uds", help=argparse.SUPPRESS)
     group.add_argument("--model", help=argparse.SUPPRESS)
-    group.add_argument("--headless", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
@@ -137,22 +135,17 @@ def ladder(args: argparse.Namespace) -> tuple[Choice | None, int | None, dict[st
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse a latency target that would be ignored.
+    """Refuse flags that length-aware scheduling would ignore, or that would disable it, and its own without it.
 
     Raises:
         UsageError: naming the flag, its value and what to do.
     """
-    if args.step_latency_target is not None and not args.length_aware_scheduling:
-        raise UsageError(
-            f"--step-latency-target: {args.step_latency_target:g} would be ignored with "
-            "--no-length-aware-scheduling; leave one of the two out"
-        )
-
-
-def check_vllm(args: argparse.Namespace) -> None:
-    """:func:`check`, and refuse vLLM's flags that length-aware scheduling would ignore, or that would disable it."""
-    check(args)
     if not args.length_aware_scheduling:
+        if args.step_latency_target is not None:
+            raise UsageError(
+                f"--step-latency-target: {args.step_latency_target:g} would be ignored with "
+                "--no-length-aware-scheduling; leave one of the two out"
+            )
         return
     if args.long_prefill_token_threshold_adaptive:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,44 +21,35 @@ _ROPE = ("rope_parameters", "rope_scaling")
 _FACTORS = ("short_factor", "long_factor")
 
 
-def expanded(name: str, path: str) -> Path:
-    """Return a path with a leading ``~`` or ``~USER`` replaced by the home folder; ``name`` is its flag or argument.
-
-    Raises:
-        UsageError: for a user that does not exist, or has no home folder.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UsageError(
-            f"{name}: {path!r}: the home folder of {path.split('/')[0]!r} is unknown; use an absolute path"
-        ) from error
+def expanded(path: str) -> Path:
+    """Return a path with a leading ``~`` or ``~USER`` replaced by the home folder, where there is one."""
+    return Path(os.path.expanduser(path))
 
 
-def check_model_folder(model: str, field: str = "MODEL") -> None:
+def check_model_folder(model: str) -> None:
     """Check that a model named by a path is a folder with a readable config; names on a hub are left for vLLM to find.
 
     Raises:
         UsageError: naming the folder, file or field and what is wrong with it.
     """
-    path = expanded(field, model)
+    path = expanded(model)
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
             folders = path.parent.iterdir() if path.parent.is_dir() else ()
             near = get_close_matches(path.name, [each.name for each in folders if (each / "config.json").exists()], n=2)
             hint = f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
-            raise UsageError(f"{field}: there is no folder {model!r}{hint}")
+            raise UsageError(f"MODEL: there is no folder {model!r}{hint}")
         return
     if path.is_file():
         hint = "; GGUF files are not supported, so use the folder of the original weights" if is_gguf(path) else ""
         raise UsageError(
-            f"{field}: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
+            f"MODEL: {model!r} is a file; it must be a folder with a config.json, or a name on the hub{hint}"
         )
     if path.is_dir() and not any((path / name).exists() for name in ("config.json", "params.json")):
-        raise UsageError(f"{field}: the folder {model!r} has no config.json")
+        raise UsageError(f"MODEL: the folder {model!r} has no config.json")
     config = path / "config.json"
     if config.exists():
-        name = f"{field}: {str(config)!r}"
+        name = f"MODEL: {str(config)!r}"
         check_fields(name, read_config(name, config))
 
 

@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 
 VARIABLE = "ROPESWITCH_REFUSAL_FILE"
 EXIT_CODE = 2
-_FAULT = ".fault"
+# Ending of the file that has the root cause of the first fault.
+FAULT = ".fault"
 # Maximum characters of a root cause's message.
 MOST = 400
 
@@ -48,25 +49,15 @@ def channel() -> Iterator[None]:
             del os.environ[VARIABLE]
 
 
-def reported() -> str | None:
-    """Return the reason that a process has reported for refusing to start, or None."""
-    return _read("")
+def reported(ending: str = "") -> str | None:
+    """Return the reason that a process has reported for refusing to start, or with ``FAULT`` its fault; None without one."""
+    file = Path(f"{os.environ[VARIABLE]}{ending}")
+    return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def report(reason: str) -> None:
     """Report the reason for refusing to start, unless one was reported before; do nothing without a channel."""
     publish("", reason)
-
-
-def reported_fault() -> str | None:
-    """Return the root cause of the first fault that a process has reported, or None."""
-    return _read(_FAULT)
-
-
-def _read(ending: str) -> str | None:
-    path = os.environ.get(VARIABLE)
-    file = Path(f"{path}{ending}")
-    return file.read_text(encoding="utf-8") if path and file.exists() else None
 
 
 def publish(ending: str, text: str) -> None:
@@ -91,7 +82,8 @@ def reason_of(error: BaseException) -> str | None:
         return str(error)
     functions = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     if SERVER_CHECK in functions:
-        return f"--host, --port, --uds: {error}" if isinstance(error, OSError) else ", ".join(map(str, error.args))
+        address = isinstance(error, OSError | OverflowError | UnicodeError)
+        return f"--host, --port, --uds: {error}" if address else ", ".join(map(str, error.args))
     if not functions & INPUT_CHECKS or not isinstance(error, ValueError | TypeError | NotImplementedError):
         return None
     # A validation error of pydantic has one message per field, and its text has many lines.
@@ -107,14 +99,12 @@ def reason_of(error: BaseException) -> str | None:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return type and message of the first error in a ``raise from`` chain, and its innermost line in vLLM or ropeswitch.
+    """Return type and message of the first error in a ``raise from`` chain, as one line.
 
     Only explicit causes count: an error raised while handling another carries more information than that one.
     """
-    seen = {id(error)}
-    while error.__cause__ is not None and id(error.__cause__) not in seen:
+    while error.__cause__ is not None:
         error = error.__cause__
-        seen.add(id(error))
     message = " ".join(str(error).split())
     if killed := _KILLED.search(message):
         name = next((each.name for each in signal.Signals if each == int(killed["signal"])), "a signal")
@@ -122,16 +112,7 @@ def root_cause(error: BaseException) -> str:
         return f"an engine process was killed by {name}{memory if name == 'SIGKILL' else ''}"
     if len(message) > MOST:
         message = f"{message[:MOST]}…"
-    return f"{type(error).__name__}: {message or 'no message'}{_place(error)}"
-
-
-def _place(error: BaseException) -> str:
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        # By module name: a checkout's folder may not have the package's name.
-        package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
-        if package in ("vllm", "ropeswitch") and module:
-            return f" ({package}/{module.replace('.', '/')}.py:{line})"
-    return ""
+    return f"{type(error).__name__}: {message or 'no message'}"
 
 
 def end_with_parent() -> None:
@@ -156,9 +137,7 @@ def install() -> None:
         # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in LOGGERS:
-        logger = logging.getLogger(name)
-        if _report_failure not in logger.filters:
-            logger.addFilter(_report_failure)
+        logging.getLogger(name).addFilter(_report_failure)
 
 
 def _report_failure(record: logging.LogRecord) -> bool:
@@ -168,5 +147,5 @@ def _report_failure(record: logging.LogRecord) -> bool:
         if (reason := reason_of(error)) is not None:
             report(reason)
         else:
-            publish(_FAULT, root_cause(error))
+            publish(FAULT, root_cause(error))
     return True

@@ -58,7 +58,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
             return 0
         if not isinstance(error, Exception):
             raise
-        cause = refusals.reported_fault()
+        cause = refusals.reported(refusals.FAULT)
         if cause is None:  # Otherwise a child process has printed its traceback.
             traceback.print_exception(error)
         failure = (
@@ -68,5 +68,6 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     if console.serving or console.path is None:
         console.say(f"error: {failure}; see the log above")
     else:
-        console.say(f"vLLM's full log is in {console.keep()}", f"error: {failure}")
+        console.keep = True
+        console.say(f"vLLM's full log is in {console.path}", f"error: {failure}")
     return 1

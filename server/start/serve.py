@@ -29,6 +29,7 @@ from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.log.held_log import chosen
 from ropeswitch.server.start.log.ready import ready_file
 from ropeswitch.server.start.log.summary import summary, versions
+from ropeswitch.server.start.model_folder import expanded
 from ropeswitch.server.start.run import run as _run
 
 BUNDLED_KV_CACHE = 1 << 30
@@ -106,8 +107,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     # A headless node has no API server to become ready, so its log is printed throughout.
     if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
         console.release()
-    console.stage("reading the model's config")
-    flags.check_vllm(args)
+    console.stage = "reading the model's config"
+    flags.check(args)
     args.ropeswitch_access_log = front_flags.access_log(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
@@ -135,8 +136,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
         console.say(*summary(args, made, [*notes, *tool_notes]))
-        console.stage("starting the engine" if Path(args.model).exists() else "downloading and starting the model")
-        console.ready_from(ready_file())
+        console.stage = "starting the engine" if Path(args.model).exists() else "downloading and starting the model"
+        console.ready = ready_file()
         use_our_classes()
         return _run(vllm_adapter, args, console)
 
@@ -155,7 +156,7 @@ def _fit_memory(
 
 def _is_bundled(model: str) -> bool:
     """Whether MODEL is the bundled model's folder, regardless of how its path is written."""
-    return Path(model).expanduser().resolve() == BUNDLED_MODEL
+    return expanded(model).resolve() == BUNDLED_MODEL
 
 
 def _settings(args: argparse.Namespace, hf_config: Mapping[str, Any]) -> tuple[RopeSettings, MadeLadder]:

@@ -11,46 +11,34 @@ from typing import Any
 from ropeswitch.server.app import vllm_adapter
 
 _Choices = tuple[tuple[str, str], ...]
-_HERMES: _Choices = (("<tool_call>", "hermes"),)
-_QWEN: _Choices = (("<function=", "qwen3_coder"), *_HERMES)
-_MISTRAL: _Choices = (("[TOOL_CALLS]", "mistral"), *_HERMES)
+_HERMES = ("<tool_call>", "hermes")
 
-FAMILIES: dict[str, _Choices] = {
-    "apertus": (("<|tools_prefix|>", "apertus"),),
-    "deepseek_v3": (("```json", "deepseek_v3"), ("<｜tool▁calls▁begin｜>", "deepseek_v31")),  # noqa: RUF001
-    "ernie4_5_moe": (("<tool_call>", "ernie45"),),
-    "gemma3": (("<start_function_call>", "functiongemma"),),
-    "glm4_moe": (("<arg_key>", "glm45"),),
-    "gpt_oss": (("<|channel|>", "openai"),),
-    "granite": (("<|tool_call|>", "granite"), ("<tool_call>", "granite4")),
-    "granitemoehybrid": (("<tool_call>", "granite4"),),
-    "hunyuan_v1_moe": (("<tool_calls>", "hunyuan_a13b"),),
-    "internlm2": (("<|plugin|>", "internlm"),),
-    "jamba": (("<tool_calls>", "jamba"),),
-    "kimi_k2": (("<|tool_calls_section_begin|>", "kimi_k2"),),
-    "lfm2": (("<|tool_call_start|>", "lfm2"),),
-    "lfm2_moe": (("<|tool_call_start|>", "lfm2"),),
-    "llama": (("Environment: ipython", "llama3_json"), *_HERMES),
-    "llama4": (("<|python_start|>", "llama4_pythonic"),),
-    "minimax_m2": (("<minimax:tool_call>", "minimax_m2"),),
-    "ministral3": _MISTRAL,
-    "mistral": _MISTRAL,
-    "mistral3": _MISTRAL,
-    "mixtral": _MISTRAL,
-    "olmo3": (("<function_calls>", "olmo3"),),
-    "phi3": (("<|tool|>", "phi4_mini_json"),),
-    "qwen2": _HERMES,
-    "qwen2_5_vl": _HERMES,
-    "qwen2_moe": _HERMES,
-    "qwen2_vl": _HERMES,
-    "qwen3": _QWEN,
-    "qwen3_5": _QWEN,
-    "qwen3_5_moe": _QWEN,
-    "qwen3_moe": _QWEN,
-    "qwen3_next": _QWEN,
-    "qwen3_vl": _QWEN,
-    "qwen3_vl_moe": _QWEN,
-    "seed_oss": (("<seed:tool_call>", "seed_oss"),),
+FAMILIES: dict[tuple[str, ...], _Choices] = {
+    ("apertus",): (("<|tools_prefix|>", "apertus"),),
+    ("deepseek_v3",): (("```json", "deepseek_v3"), ("<｜tool▁calls▁begin｜>", "deepseek_v31")),  # noqa: RUF001
+    ("ernie4_5_moe",): (("<tool_call>", "ernie45"),),
+    ("gemma3",): (("<start_function_call>", "functiongemma"),),
+    ("glm4_moe",): (("<arg_key>", "glm45"),),
+    ("gpt_oss",): (("<|channel|>", "openai"),),
+    ("granite",): (("<|tool_call|>", "granite"), ("<tool_call>", "granite4")),
+    ("granitemoehybrid",): (("<tool_call>", "granite4"),),
+    ("hunyuan_v1_moe",): (("<tool_calls>", "hunyuan_a13b"),),
+    ("internlm2",): (("<|plugin|>", "internlm"),),
+    ("jamba",): (("<tool_calls>", "jamba"),),
+    ("kimi_k2",): (("<|tool_calls_section_begin|>", "kimi_k2"),),
+    ("lfm2", "lfm2_moe"): (("<|tool_call_start|>", "lfm2"),),
+    ("llama",): (("Environment: ipython", "llama3_json"), _HERMES),
+    ("llama4",): (("<|python_start|>", "llama4_pythonic"),),
+    ("minimax_m2",): (("<minimax:tool_call>", "minimax_m2"),),
+    ("ministral3", "mistral", "mistral3", "mixtral"): (("[TOOL_CALLS]", "mistral"), _HERMES),
+    ("olmo3",): (("<function_calls>", "olmo3"),),
+    ("phi3",): (("<|tool|>", "phi4_mini_json"),),
+    ("qwen2", "qwen2_5_vl", "qwen2_moe", "qwen2_vl"): (_HERMES,),
+    ("qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe"): (
+        ("<function=", "qwen3_coder"),
+        _HERMES,
+    ),
+    ("seed_oss",): (("<seed:tool_call>", "seed_oss"),),
 }
 """Markup in the chat template and vLLM's parser for it, by ``model_type``. The first markup found wins."""
 
@@ -65,7 +53,8 @@ def choose(args: Namespace, config: Mapping[str, Any]) -> list[str]:
         args.enable_auto_tool_choice = args.enable_auto_tool_choice is not False and bool(args.tool_call_parser)
         return []
     args.enable_auto_tool_choice = False
-    choices = FAMILIES.get(str(config.get("model_type", "")).removesuffix("_text"), ())
+    family = str(config.get("model_type", "")).removesuffix("_text")
+    choices = next((choices for names, choices in FAMILIES.items() if family in names), ())
     if not choices or args.skip_tokenizer_init:
         return []
     try:

@@ -3,34 +3,50 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from ropeswitch.deploy.plan.costs import Workload
-from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.deploy.plan import gpus
+from ropeswitch.deploy.plan.costs import GIB, Workload
 from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values
 from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.server.cli import main
-from tests.deploy import sizing
 from tests.deploy.chart.helm import CHART, pod, render
-from tests.deploy.configs import LLAMA2_7B, QWEN3_8B
-from tests.docs.made import written
+from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN2_5_7B, QWEN3_8B
 from tests.docs.pages import ROOT, blocks, commands
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 
 
-def test_the_table_is_the_planners() -> None:
-    assert written(PAGE, "docs-sizing", sizing.TABLES) == PAGE and "| LLaMA2-7B | 2,097,152 | 1024 GiB | 16 |" in PAGE
+MODELS = {"Phi-4-mini": PHI4_MINI, "Mistral-7B": MISTRAL_7B, "Qwen2.5-7B": QWEN2_5_7B, "LLaMA2-7B": LLAMA2_7B}
+ROWS = re.findall(rf"^\| ({'|'.join(MODELS)}) \| ([\d,]+) \| (.*) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_table_has_each_model_at_each_length() -> None:
+    assert [row[:2] for row in ROWS] == [(name, f"{1 << power:,}") for name in MODELS for power in (17, 19, 20, 21)]
+
+
+@pytest.mark.parametrize(("name", "length", "row"), ROWS)
+def test_the_table_is_the_planners(name: str, length: str, row: str) -> None:
+    """The fewest GPUs that hold a sequence of that length, and the layout recommended for them."""
+    # As it is served here: with factors that reach the length, and without a window that forgets.
+    shape, load = shape_from_config(name, MODELS[name] | {"sliding_window": None}), int(length.replace(",", ""))
+    clusters = (Cluster(gpus.load()["A100-80GB"], 1 << power, 8, 1) for power in range(7))
+    plans = ((each.gpus, make_plan(shape, each, Workload(load, 2, 0.9, 3.0)).recommended) for each in clusters)
+    count, best = next((count, best) for count, best in plans if best is not None)
+    sizes = {"TP": best.layout.tensor, "DCP": best.layout.decode_context, "PP": best.layout.pipeline}
+    layout = ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+    layout += f"; {best.placement.nodes} nodes" if best.placement.nodes > 1 else ""
+    kv = best.memory.kv_per_sequence * best.layout.gpus / GIB
+    assert row == f"{kv:.0f} GiB | {count} | {layout} | {best.bounds.first_token:.0f} s | {best.sequences}"
 
 
 def test_the_pages_values_install_with_what_the_page_plans() -> None:
     shape = shape_from_config("llama2-7b", LLAMA2_7B)
-    plan = make_plan(shape, Cluster(load()["A100-80GB"], 16, 8, 1), Workload(2097152, 2, 0.9, 3.0))
+    plan = make_plan(shape, Cluster(gpus.load()["A100-80GB"], 16, 8, 1), Workload(2097152, 2, 0.9, 3.0))
     assert plan.recommended is not None
     serving = Serving("llama2-7b", 2097152, 0.9, "auto", from_flags(None, "factors.json"))
     [block] = re.findall(r"```yaml\n# values.yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -62,16 +78,10 @@ def test_a_model_without_factors_is_planned_and_installed_as_the_page_says(
 
 
 def test_every_value_that_the_page_names_exists() -> None:
+    """`pipeline` stands beside `parallelism.tensor`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    known = {f"{name}.{key}" for name, below in values.items() for key in (below if isinstance(below, dict) else [""])}
     [table] = re.findall(r"## What each value costs\n\n(.*?)\n\n", PAGE, re.DOTALL)
     named = re.findall(r"`([a-zA-Z.]+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
-    parent = ""
-    for name in named:
-        # `pipeline` stands beside `parallelism.tensor`.
-        path = name if name.split(".")[0] in values else f"{parent}.{name}"
-        at: Any = values
-        for part in path.split("."):
-            assert part in at, path
-            at = at[part]
-        parent = path.rpartition(".")[0]
+    assert [name for name in named if not any(f".{name}." in f".{each}." for each in known)] == []
     assert len(named) > 10

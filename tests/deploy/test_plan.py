@@ -9,19 +9,22 @@ import pytest
 import yaml
 from transformers import AutoConfig
 
+from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_config import find_ladder
+from ropeswitch.deploy.plan.model_shape import shape_from_config
 from ropeswitch.factors.file import FORMAT
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.ladders.choose import choose
 from ropeswitch.server.cli import main
 from tests.deploy.chart.helm import contains, read
-from tests.deploy.configs import ALL, LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_8B, REFUSED, Config
+from tests.deploy.configs import ALL, LLAMA2_7B, MISTRAL_7B, PHI4_MINI, QWEN3_8B, QWEN3_30B_A3B, REFUSED, Config
 
 PHI = ["plan", "phi", "--gpu", "A100-80GB", "--gpus", "8"]
 LLAMA = ["plan", "llama", "--gpu", "A100-80GB", "--gpus", "16", "--max-model-len", "2097152"]
 MISTRAL = ["plan", "mistral", *LLAMA[2:], "--gpus-per-node", "16"]
 QWEN = ["plan", "qwen", *PHI[2:], "--max-model-len", "131072"]
 MODELS = {"phi": PHI4_MINI, "llama": LLAMA2_7B, "mistral": MISTRAL_7B, "qwen": QWEN3_8B}
+MODELS["moe"] = QWEN3_30B_A3B
 FIELDS = "memory_gib = 1000\nbf16_tflops = 1\nfp8_tflops = 0\nmemory_gb_per_s = 1.5\nlink_gb_per_s = 1\n"
 EXPECTED: list[dict[str, Any]] = read(Path(__file__).with_name("plan_expected.yaml"))
 COMMANDS = {"PHI": PHI, "LLAMA": LLAMA, "MISTRAL": MISTRAL, "QWEN": QWEN}
@@ -67,9 +70,7 @@ def words(command: str | list[str]) -> list[str]:
     return [*start, *(part for word in rest for part in (PHI[2:] if word == "PHI" else [word]))]
 
 
-@pytest.mark.parametrize(
-    "each", yaml.safe_load(Path(__file__).with_name("plan_expected.yaml").read_text()), ids=lambda e: e["lost"]
-)
+@pytest.mark.parametrize("each", EXPECTED, ids=lambda each: each["lost"])
 def test_without_it_a_user_loses(each: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = words(each["command"])
     write(arguments[1], MODELS[arguments[1]] | each.get("config", {}))
@@ -169,3 +170,11 @@ def test_a_wrong_gpu_file_is_one_line_that_names_the_fault(
 ) -> None:
     Path("g.toml").write_text(text)
     assert message in refusal([*PHI, "--gpu-file", "g.toml"], capsys)
+
+
+@pytest.mark.parametrize(("name", "change", "layout", "rule"), REFUSED["layouts"])
+def test_a_rejected_layout_names_the_rule_and_its_numbers(
+    name: str, change: Config, layout: list[int], rule: str | None
+) -> None:
+    found = broken_rule(shape_from_config("c", ALL[name] | change), Layout(*layout))
+    assert (found is None) if rule is None else (found or "").startswith(rule)

@@ -41,29 +41,24 @@ def test_a_prompt_is_computed_on_the_prefill_server_alone(engines: Pair, referen
         assert fetched(engines.decode) - before == length
 
 
-def test_a_set_that_the_client_forces_is_forced_on_both(engines: Pair, checkpoint: Path) -> None:
-    [prompt] = prompts([90], VOCABULARY, seed=21)
+@pytest.mark.parametrize(
+    ("prompt", "asked", "given", "fetches"),
+    [
+        (90, {"rope_factor_set": "long"}, {}, True),
+        # The prefill server reserves for one token, in `short`; the decode server for the whole answer, in `long`.
+        (WINDOW - 10, {"rope_ladder_policy": "reserve"}, {}, False),
+        (WINDOW - 10, {"rope_ladder_policy": "reserve"}, {"rope_max_tokens": 30}, True),
+    ],
+    ids=["forced", "reserved-by-the-decode-server", "reserved-by-both"],
+)
+def test_a_prompt_is_transferred_where_both_servers_chose_one_set(
+    engines: Pair, checkpoint: Path, prompt: int, asked: dict[str, Any], given: dict[str, Any], fetches: bool
+) -> None:
+    [tokens] = prompts([prompt], VOCABULARY, seed=21 + len(given))
     before = fetched(engines.decode)
-    answer = ask(engines, body(prompt, vllm_xargs={"rope_factor_set": "long"}))
-    forced(checkpoint, "long").check(prompt, *first_choice(answer))
-    assert fetched(engines.decode) - before == len(prompt)
-
-
-def test_a_set_reserved_by_the_decode_server_alone_is_computed_there(engines: Pair, checkpoint: Path) -> None:
-    """The prefill server reserves for one token, in ``short``; the decode server for the whole answer, in ``long``."""
-    [prompt] = prompts([WINDOW - 10], VOCABULARY, seed=22)
-    before = fetched(engines.decode)
-    answer = ask(engines, body(prompt, 30, vllm_xargs={"rope_ladder_policy": "reserve"}))
-    forced(checkpoint, "long").check(prompt, *first_choice(answer))
-    assert answer.sets == "long" and fetched(engines.decode) == before
-
-
-def test_a_prefill_server_reserves_for_the_limit_that_it_is_given(engines: Pair, checkpoint: Path) -> None:
-    [prompt] = prompts([WINDOW - 10], VOCABULARY, seed=23)
-    before = fetched(engines.decode)
-    answer = ask(engines, body(prompt, 30, vllm_xargs={"rope_ladder_policy": "reserve"}), rope_max_tokens=30)
-    forced(checkpoint, "long").check(prompt, *first_choice(answer))
-    assert answer.sets == "long" and fetched(engines.decode) - before == len(prompt)
+    answer = ask(engines, body(tokens, 30, vllm_xargs=asked), **given)
+    forced(checkpoint, "long").check(tokens, *first_choice(answer))
+    assert answer.sets == "long" and fetched(engines.decode) - before == (prompt if fetches else 0)
 
 
 def ask(engines: Pair, request: dict[str, Any], **params: Any) -> Answer:

@@ -1,8 +1,8 @@
 """What `make setup` runs: refusals that name a way out, and repair of what an interruption left."""
 
-import importlib.util
-import types
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,37 +10,34 @@ from tests.docs.pages import ROOT
 
 
 @pytest.fixture
-def install() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("install", ROOT / "requirements" / "install.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def install() -> dict[str, Any]:
+    """The names of the script."""
+    return runpy.run_path(str(ROOT / "requirements" / "install.py"))
 
 
 @pytest.mark.parametrize("version", [(3, 10), (3, 13)])
-def test_other_versions_are_refused(install: types.ModuleType, version: tuple[int, int]) -> None:
-    install.check_version((3, 11), "python3")
+def test_other_versions_are_refused(install: dict[str, Any], version: tuple[int, int]) -> None:
+    install["check_version"]((3, 11), "python3")
     with pytest.raises(SystemExit, match=rf"Python 3.11 or 3.12, but python3 is {version[0]}.{version[1]}.*PYTHON="):
-        install.check_version(version, "python3")
+        install["check_version"](version, "python3")
 
 
 def test_half_installed_packages_are_forgotten(
-    install: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    install: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name in ("whole-1.0.dist-info", "half-1.0.dist-info"):
         (packages / name).mkdir(parents=True)
         (packages / name / "METADATA").touch()
     (packages / "whole-1.0.dist-info" / "INSTALLER").write_text("pip\n")
-    monkeypatch.setattr(install, "VENV", tmp_path)
-    install.remove_half_installed()
+    monkeypatch.setitem(install["main"].__globals__, "VENV", tmp_path)
+    install["remove_half_installed"]()
     assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
 
 
 @pytest.mark.parametrize(("codes", "indexes"), [([0], [False]), ([1, 0], [False, True])])
 def test_torch_comes_from_pytorch_where_pip_has_no_cpu_build(
-    install: types.ModuleType, monkeypatch: pytest.MonkeyPatch, codes: list[int], indexes: list[bool]
+    install: dict[str, Any], monkeypatch: pytest.MonkeyPatch, codes: list[int], indexes: list[bool]
 ) -> None:
     calls: list[tuple[str, ...]] = []
 
@@ -48,7 +45,7 @@ def test_torch_comes_from_pytorch_where_pip_has_no_cpu_build(
         calls.append(arguments)
         return codes[len(calls) - 1]
 
-    monkeypatch.setattr(install, "pip", pip)
-    install.install_torch()
-    assert [install.TORCH_INDEX in call for call in calls] == indexes
+    monkeypatch.setitem(install["main"].__globals__, "pip", pip)
+    install["install_torch"]()
+    assert [install["TORCH_INDEX"] in call for call in calls] == indexes
     assert all("--no-deps" in call and call[-1].startswith("torch==2.13.0+cpu") for call in calls)

@@ -23,9 +23,8 @@ START, PLANNING = ROOT / "docs" / "start.md", ROOT / "docs" / "planning.md"
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^([a-z-]+):.* ## \w", MAKEFILE, re.MULTILINE)
-FILE = re.compile(
-    r"`((?:deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests)/[\w./-]*(?:\.\w+|/))`"
-)
+_FOLDERS = "deploy|docs|factors|kernels|loadtests|model_patches|models|server|tests"
+FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]*(?:\.\w+|/))`")
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -83,12 +82,10 @@ def test_the_example_of_a_factor_file_is_valid() -> None:
 
 
 def test_every_flag_variable_and_planned_family_is_documented() -> None:
-    ours = set(re.findall(r"^ +(--[a-z-]+)", flags.parser().format_help(), re.MULTILINE)) - {
-        "--help",
-        "--host",
-        "--port",
-    }
-    assert [flag for flag in ours if not re.search(f"`{flag}[ `]", CONFIGURATION)] == []
+    ours = set(re.findall(r"^ +(--[a-z-]+)", flags.parser().format_help(), re.MULTILINE))
+    assert [
+        flag for flag in ours - {"--help", "--host", "--port"} if not re.search(f"`{flag}[ `]", CONFIGURATION)
+    ] == []
     variables = re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE)
     assert [each for each in variables if f"`{each}`" not in CONFIGURATION] == []
     text = PLANNING.read_text(encoding="utf-8")
@@ -101,9 +98,8 @@ def test_the_planner_prints_what_its_page_shows(
     """Lines of ``...`` stand for lines left out; the values are those of the last example."""
     monkeypatch.chdir(ROOT)
     examples = list(zip(commands(PLANNING, "ropeswitch"), blocks(PLANNING, "text"), strict=True))
-    assert {words[1] for words, _ in examples} == {
-        f"docs/plans/{each.name}" for each in (ROOT / "docs/plans").iterdir()
-    }
+    plans = {f"docs/plans/{each.name}" for each in (ROOT / "docs/plans").iterdir()}
+    assert {words[1] for words, _ in examples} == plans
     for words, shown in examples:
         assert main(words) == 0
         printed = iter(capsys.readouterr().out.splitlines())

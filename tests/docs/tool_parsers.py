@@ -9,12 +9,12 @@ PAGE = Path("docs/configuration.md")
 
 
 def _parsers() -> str:
-    families: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for family, choices in FAMILIES.items():
-        families.setdefault(choices, []).append(f"`{family}`")
     rows = (
-        (", ".join(names), "; ".join(f"`` {markup} ``: `{parser}`" for markup, parser in choices))
-        for choices, names in families.items()
+        (
+            ", ".join(f"`{name}`" for name in names),
+            "; ".join(f"`` {markup} ``: `{parser}`" for markup, parser in choices),
+        )
+        for names, choices in FAMILIES.items()
     )
     return table(("`model_type`", "markup in the chat template: parser"), rows)
 

@@ -29,6 +29,7 @@ SPLIT = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2, "block_si
 # 18 blocks: of 16 tokens, with a key and a value of 32 float32 numbers, in 2 layers. One block is vLLM's own.
 SMALL = 18 * BLOCK * 2 * 32 * 4 * 2
 INTERLEAVES = [1, 16]
+VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def one_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
 @pytest.fixture(scope="module", params=[1, pytest.param(16, marks=pytest.mark.full)])
 def split(request: pytest.FixtureRequest, one_head: dict[str, Any]) -> Iterator[LLM]:
     """One engine for all core tests of an interleave size; ``max_model_len`` is as long as its cache allows."""
-    for start in starting(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1"):
+    for start in starting(**VARIABLES):
         yield start(
             one_head["phi3"], **SPLIT, cp_kv_cache_interleave_size=request.param, kv_cache_memory_bytes=SMALL,
             max_num_batched_tokens=48, max_model_len=-1,
@@ -124,7 +125,7 @@ def test_two_ranks_hold_twice_the_context_of_one(split: LLM, one_head: dict[str,
 @pytest.fixture
 def start_split() -> Iterator[Start]:
     """Starts engines of two ranks, with as many tokens of memory as the cases ask for."""
-    for start in starting(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1"):
+    for start in starting(**VARIABLES):
         yield partial(start_with_split, start)
 
 
@@ -190,8 +191,7 @@ def test_more_ranks(start_processes: Start, tmp_path: Path, layout: str) -> None
 @pytest.mark.parametrize("interleave", INTERLEAVES)
 def test_ngram_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interleave: int) -> None:
     """Drafts are many new tokens over keys on both ranks; accepted ones on both sides of the limit change no token."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
     folder = checkpoints.phi3(tmp_path, vocab_size=16, num_key_value_heads=1)
     test_speculation.check_drafts(folder, **SPLIT | {"cp_kv_cache_interleave_size": interleave})

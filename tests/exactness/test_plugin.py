@@ -98,9 +98,7 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ({"rungs": 1}, "rungs: unknown field"),
         ({1: 2, "b": 3}, "1: unknown field"),
-        ({"ladder": 1}, "ladder: 1"),
         ({"ladder": "foo"}, "ladder: 'foo'"),
         ({"ladder": "yarn:4x"}, "ladder: 'yarn:4x' would replace the LongRoPE factors"),
         ({"native_window": 0}, "native_window: 0"),
@@ -109,14 +107,12 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
         ({"ladder": "auto", "factors": "x"}, "has both ladder and factors"),
         ([], r"\[\] must be a JSON object"),
         ({"parts": ["guards"]}, r"parts: \['guards'\]"),
-        ({"parts": [["guard"]]}, r"parts: \[\['guard'\]\]"),
         ({"parts": [], "length_aware": True}, "length_aware and step_latency_target need the part 'scheduling'"),
         ({"factors": None}, "factors: None"),
         ({"theta": "10000"}, "theta: '10000'"),
         ({"theta": 5.0}, "rope_theta 5.0, .* 10000.0"),
         ({"step_latency_target": 100}, "step_latency_target: 100"),
         ({"policy": "longest"}, "policy: 'longest'"),
-        ({"policy": ["reserve"]}, r"policy: \['reserve'\]"),
         ({"angles": "float"}, "angles: 'float'"),
     ],
 )

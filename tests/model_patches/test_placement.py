@@ -69,12 +69,9 @@ def test_beyond_the_ladder_and_unknown_names_are_errors() -> None:
     assert place(ENGINE, 65, forced="s8").index == 0
 
 
-def test_settings_survive_the_trip_to_a_worker() -> None:
+def test_settings_survive_the_trip_to_a_worker_and_the_ladders_end_limits_the_model() -> None:
     settings = RopeSettings(LADDER, 5e5, "hf", policy="reserve")
     assert RopeSettings.from_json(settings.to_json()) == settings
-
-
-def test_the_ladders_end_limits_the_model() -> None:
     assert checked_max_model_len(None, LADDER) == 64
     assert checked_max_model_len(-1, LADDER) == -1
     assert checked_max_model_len(30, LADDER) == 30
@@ -107,14 +104,11 @@ def test_reserve_is_the_set_of_prompt_and_limit_and_never_changes(
     assert (found.index, found.chosen_by) == (LADDER.index_for(length), policy)
     assert found.name == LADDER.names[found.index] and found.limit == limit
     assert found.salt == salt_of(set_keys(RopeSettings(LADDER, 1e4))[found.index], salt)
+    # A session may grow beyond what its chunk reserves.
+    assert place(ENGINE, 5, policy="reserve").chosen_by == "length"
+    assert placed(ENGINE, 5, 20, policy="reserve", limit=2).index == 2
     forced = placed(ladder, prompt, generated, limit=limit, policy=policy, forced="s64", client_salt=salt)
     assert (forced.index, forced.name, forced.chosen_by) == (2, "s64", "forced")
-
-
-def test_without_a_limit_nothing_is_reserved() -> None:
-    assert place(ENGINE, 5, policy="reserve").chosen_by == "length"
-    # A session may grow beyond what its chunk reserves.
-    assert placed(ENGINE, 5, 20, policy="reserve", limit=2).index == 2
 
 
 @pytest.mark.parametrize("params", [SamplingParams(max_tokens=3, extra_args={"a": 1}), PoolingParams()])
@@ -197,20 +191,15 @@ def test_stock_engines_and_prompts_that_come_placed() -> None:
     stock.vllm_config.additional_config = {}
     wrong = SamplingParams(extra_args={"rope_factor_set": "nope"})
     assert placing(lambda *_: "passed")(stock, "r", [1], wrong) == "passed"
-    before = place(ENGINE, 9, client_salt="alice")
+    before = replace(place(ENGINE, 3, client_salt="alice"), client="5f2c")
     params = SamplingParams(max_tokens=3, extra_args={PLACEMENT: before})
-    assert placement_of(placing(upstream)(Processor(), "r", [1] * 3, params)) == before
+    found = placement_of(placing(upstream)(Processor(), "r", [1] * 3, params))
+    assert found == before and found.moved(ENGINE, 9, 3).client == "5f2c"
     # A client's field of that name is none.
     params = SamplingParams(max_tokens=3, extra_args={PLACEMENT: [2, "s64", "length", True, None]})
     assert placement_of(placing(upstream)(Processor(), "r", [1] * 3, params)).name == "s8"
     pooled = placing(upstream)(Processor(policy="reserve"), "r", [1] * 9, PoolingParams())
     assert (placement_of(pooled).name, placement_of(pooled).chosen_by) == ("s16", "length")
-
-
-def test_a_request_keeps_its_client_where_it_moves() -> None:
-    before = replace(place(ENGINE, 3), client="5f2c")
-    request = placing(upstream)(Processor(), "r", [1] * 3, SamplingParams(max_tokens=3, extra_args={PLACEMENT: before}))
-    assert placement_of(request).moved(ENGINE, 9, 3).client == placement_of(request).client == "5f2c"
 
 
 def test_a_prefill_reserves_for_the_answer_that_the_decode_engine_will_give() -> None:

@@ -50,13 +50,10 @@ MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
         ({"dual_chunk_attention_config": {"chunk_size": 8}}, "dual_chunk_attention_config"),
         ({"rope_theta": float("inf")}, "rope_theta: inf"),
         ({"rope_theta": None}, "rope_theta: missing"),
-        ({"rope_theta": -1.0}, "rope_theta: -1.0"),
-        ({"partial_rotary_factor": "x"}, "partial_rotary_factor: 'x'"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: 1.5"),
         ({"rope_parameters": {"rope_theta": 1e4, "use_fope": True}}, "rope_parameters.use_fope"),
         ({"rope_parameters": {"rope_theta": 1e4, "fope_sep_head": True}}, "rope_parameters.fope_sep_head"),
         ({"head_dim": 64}, "8 factors, .* needs 32"),
-        ({"partial_rotary_factor": 0.5}, "8 factors, .* needs 4"),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
          "sliding_attention, chunked_attention"),
     )),
@@ -66,7 +63,6 @@ MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
         ({"llama_4_scaling": {"beta": 0.1}}, latent_ladder(), "llama_4_scaling: "),
         # The head's values that do not rotate need no factors.
         ({}, latent_ladder(16), "16 factors, but the model rotates 64 .* needs 32"),
-        ({}, latent_ladder(48), "48 factors, but the model rotates 64"),
         ({"rope_scaling": YARN}, latent_ladder(), r"sets\[0\].softmax_scale: missing"),
         ({"rope_scaling": YARN}, latent_ladder(32, 1.3, None), r"sets\[1\].softmax_scale: missing"),
         ({"kv_lora_rank": None}, latent_ladder(32, 1.3), r"sets\[0\].softmax_scale: 1.3"),
@@ -92,13 +88,6 @@ def test_models_that_ladders_rotate() -> None:
     check_model(LATENT | {"rope_scaling": YARN}, latent_ladder(32, 1.3, 1.0))
 
 
-def test_a_front_end_that_places_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_features(SimpleNamespace(**ARGS))
-    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
-    with pytest.raises(UnsupportedError, match="VLLM_USE_RUST_FRONTEND: "):
-        check_features(SimpleNamespace(**ARGS))
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -116,6 +105,16 @@ def test_features(change: dict[str, Any], field: str) -> None:
         check_features(SimpleNamespace(**(ARGS | {"speculative_config": drafts})))
     with pytest.raises(UnsupportedError, match=f"{field}: "):
         check_features(SimpleNamespace(**(ARGS | change)))
+
+
+def test_a_front_end_that_places_no_request_and_a_device_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(UnsupportedError, match="VLLM_USE_RUST_FRONTEND: "):
+        check_features(SimpleNamespace(**ARGS))
+    check_device("cpu")
+    check_device("cuda")
+    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed: cpu, cuda"):
+        check_device("xpu")
 
 
 def engine(**changes: Any) -> SimpleNamespace:
@@ -223,19 +222,6 @@ def test_the_host_tier_on_cpus() -> None:
         configure(SimpleNamespace(**ARGS | change), RopeSettings(LADDER, 1e4), MODEL, device_name="cuda")
 
 
-def test_devices() -> None:
-    check_device("cpu")
-    check_device("cuda")
-    with pytest.raises(UnsupportedError, match=r"device: 'xpu': .* allowed: cpu, cuda"):
-        check_device("xpu")
-
-
-def test_the_scheduler_is_the_core_s_own_without_length_aware_scheduling() -> None:
-    args = SimpleNamespace(**ARGS)
-    configure(args, RopeSettings(LADDER, 1e4, length_aware=False), MODEL, device_name="cpu")
-    assert args.scheduler_cls == SCHEDULER
-
-
 def test_configure_keeps_what_the_user_set() -> None:
     args = SimpleNamespace(**(ARGS | {"hf_overrides": {"a": 1}, "additional_config": {"b": 2}, "max_model_len": 32}))
     configure(args, RopeSettings(LADDER, 1e4), MODEL | {"partial_rotary_factor": 0.5}, device_name="cpu")
@@ -245,6 +231,8 @@ def test_configure_keeps_what_the_user_set() -> None:
     assert args.worker_cls == "ropeswitch.model_patches.cpu.cpu_worker.CPUPartWorker"
     configure(args, RopeSettings(LADDER, 1e4, parts=()), MODEL, device_name="cpu")
     assert (args.scheduler_cls, args.worker_cls) == (SCHEDULER, WORKERS["cpu"])
+    configure(args, RopeSettings(LADDER, 1e4, length_aware=False), MODEL, device_name="cpu")
+    assert args.scheduler_cls == SCHEDULER
     for field in ("scheduler_cls", "worker_cls"):
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
             configure(

@@ -15,6 +15,8 @@ import httpx
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 STREAMS = 60
+ASKED = [{"role": "user", "content": "Go on."}]
+VERBOSE = {"logprobs": True, "top_logprobs": 20, "max_tokens": 20_000, "ignore_eos": True, "stream": True}
 
 
 class Attacker:
@@ -38,7 +40,7 @@ class Attacker:
             self.statuses[0] += 1
 
     async def chat(self, **body: Any) -> None:
-        await self.post(CHAT, messages=[{"role": "user", "content": "Go on."}], **body)
+        await self.post(CHAT, messages=ASKED, **body)
 
     async def raw(self, lines: list[str], body: bytes, pause: Callable[[Any], Awaitable[None]]) -> None:
         """Send a request as it is, then ``pause`` with the writer; nothing of the response is read before."""
@@ -80,15 +82,12 @@ async def bad_words(attacker: Attacker) -> None:
 
 async def log_probabilities(attacker: Attacker) -> None:
     """Read streams with 20 log-probabilities for each token."""
-    asked = {"logprobs": True, "top_logprobs": 20, "max_tokens": 20_000, "ignore_eos": True, "stream": True}
-    await asyncio.gather(*(attacker.chat(**asked) for _ in range(STREAMS)))
+    await asyncio.gather(*(attacker.chat(**VERBOSE) for _ in range(STREAMS)))
 
 
 async def stopped_readers(attacker: Attacker) -> None:
     """Ask for the same streams, and read nothing of them."""
-    asked = {"logprobs": True, "top_logprobs": 20, "max_tokens": 20_000, "ignore_eos": True, "stream": True}
-    message = {"model": attacker.model, "messages": [{"role": "user", "content": "Go on."}], **asked}
-    body = json.dumps(message).encode()
+    body = json.dumps({"model": attacker.model, "messages": ASKED, **VERBOSE}).encode()
     lines = [f"POST {CHAT} HTTP/1.1", f"content-length: {len(body)}"]
     await asyncio.gather(*(attacker.raw(lines, body, lambda _: asyncio.sleep(3600)) for _ in range(STREAMS)))
 

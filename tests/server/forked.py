@@ -39,15 +39,13 @@ MOST_BYTES = 1 << 20
 class Forked(subprocess.Popen[bytes]):
     """A forked ``ropeswitch`` in a session of its own, with the methods of a started one."""
 
-    def __init__(
-        self, arguments: Sequence[str], *, env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> None:
         self.args = list(arguments)
         self.returncode: Any = None
         self._exit, given = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with given:
             request = json.dumps({"arguments": self.args, "environment": dict(env), "folder": os.getcwd()})
-            socket.send_fds(_parent(), [request.encode()], [stdout.fileno(), stderr.fileno(), given.fileno()])
+            socket.send_fds(_parent()[0], [request.encode()], [output.fileno(), given.fileno()])
         self._exit.settimeout(START_SECONDS)
         self.pid = self._received()
 
@@ -73,13 +71,9 @@ class Forked(subprocess.Popen[bytes]):
         return int(NUMBER.unpack(data)[0])
 
 
-def _parent() -> socket.socket:
-    """Return this test process's socket to the parent of its servers; closing it ends the parent."""
-    return _started_parent()[0]
-
-
 @cache
-def _started_parent() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def _parent() -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    """Return this test process's socket to the parent of its servers, and the parent; closing the socket ends it."""
     ours, given = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with given:
         env = {name: value for name, value in os.environ.items() if name not in INHERITED} | {"PYTHONUNBUFFERED": "1"}
@@ -103,7 +97,7 @@ def _fork_servers(requests: socket.socket) -> int:
     # Ctrl-C reaches this process too, but the tests end it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        data, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, 3)
+        data, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, 2)
         if not data:
             return 0
         if os.fork() != 0:
@@ -115,7 +109,7 @@ def _fork_servers(requests: socket.socket) -> int:
         server = os.fork()
         if server == 0:
             return _serve(*fds, **json.loads(data))
-        with socket.socket(fileno=fds[2]) as reply:
+        with socket.socket(fileno=fds[1]) as reply:
             reply.send(NUMBER.pack(server))
             code = os.waitstatus_to_exitcode(os.waitpid(server, 0)[1])
             # The tests may have ended.
@@ -124,12 +118,12 @@ def _fork_servers(requests: socket.socket) -> int:
         os._exit(0)
 
 
-def _serve(stdout: int, stderr: int, reply: int, arguments: list[str], environment: dict[str, str], folder: str) -> int:
+def _serve(output: int, reply: int, arguments: list[str], environment: dict[str, str], folder: str) -> int:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for fd, standard in ((stdout, 1), (stderr, 2)):
-        os.dup2(fd, standard)
-        os.close(fd)
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
     os.close(reply)
     os.environ.clear()
     os.environ.update(environment)

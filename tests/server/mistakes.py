@@ -76,6 +76,7 @@ MISTAKES = (
     wrong(CHAT, "-5|at least 1", "max_tokens", max_tokens=-5),
     wrong(CHAT, "1000000000|1024|fewer", "max_tokens", LONG, max_tokens=10**9),
     wrong(RESPONSES, "1000000000|1024|fewer", "max_output_tokens", LONG, max_output_tokens=10**9),
+    wrong(COMPLETIONS, "whole number from", "top_k", top_k=2**64),
     # More than the server starts for one request.
     wrong(COMPLETIONS, "at most 2048 sequences|16777216|prompts in prompt", "n", prompt=["a"] * 1024, n=16384),
     wrong("/detokenize", "tokens: |at most 1024 token IDs|1025", "tokens", tokens=[5] * 1025),
@@ -89,9 +90,12 @@ MISTAKES = (
     wrong(CHAT, 'always|"auto"', "tool_choice", tools=[TOOL], tool_choice="always"),
     wrong(CHAT, "response_format: Input should be", "response_format", response_format="json"),
     wrong(CHAT, "objekt", None, response_format=OBJEKT),
+    wrong(CHAT, "missing or has the wrong type", None, tools=[{}], tool_choice=TOOL),
+    wrong("/invocations", "missing or has the wrong type", None, tools=[{}], tool_choice=TOOL),
     # Too long, on every route.
     wrong(CHAT, "1024 tokens|reduce", "input_tokens", LONG, messages=messages("user", "a" * 2000)),
     wrong(COMPLETIONS, "2000|1024 tokens|reduce", "input_tokens", LONG, prompt=[5] * 2000),
+    wrong(COMPLETIONS, "1024 tokens|reduce", "input_tokens", LONG, prompt=["a", "x" * 3000], stream=True),
     wrong(COMPLETIONS, "max_tokens must be at least 1", "max_tokens", prompt=[5] * 1024),
     wrong(RESPONSES, "1024 tokens|reduce", "input_tokens", LONG, input="a" * 2000),
     wrong(MESSAGES, "1024 tokens|reduce", None, LONG, messages=messages("user", "a" * 2000)),

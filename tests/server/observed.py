@@ -1,11 +1,8 @@
 """What a running server tells of its requests: its metrics by length, and its access log."""
 
-import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from tests.server.conftest import MODEL
@@ -62,30 +59,23 @@ def generate(server: Server, prompt: int, tokens: int, /, **more: Any) -> Any:
     return server.post("/v1/completions", body | {"temperature": 0} | more)
 
 
-@contextmanager
-def connection(server: Server, body: dict[str, Any]) -> Iterator[http.client.HTTPConnection]:
-    """A request that was sent, whose answer nobody has read; the client is gone at the end."""
-    host, port = server.url.removeprefix("http://").split(":")
-    opened = http.client.HTTPConnection(host, int(port), timeout=60)
-    opened.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-    try:
-        yield opened
-    finally:
-        if opened.sock is not None:
-            opened.sock.shutdown(socket.SHUT_RDWR)
-        opened.close()
-
-
 def leave(server: Server, body: dict[str, Any]) -> Moved:
     """Disconnect once a request has its first token; return how the metrics moved until it was counted."""
-    before = scrape(server)
-    deadline = time.monotonic() + 60
-    with connection(server, body) as opened:
+    before, content = scrape(server), json.dumps(body).encode()
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n"
+    with socket.create_connection((host, int(port)), timeout=60) as client:
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + content)
         if body["stream"]:
-            assert b"data:" in opened.getresponse().readline()
-        while not Moved(before, scrape(server))("time_to_first_token_seconds_count"):
-            assert time.monotonic() < deadline, "no first token"
-    while not (moved := Moved(before, scrape(server)))("requests_total"):
-        assert time.monotonic() < deadline, "a client that left is not counted"
+            assert client.recv(1)
+        wait_for(server, before, "time_to_first_token_seconds_count")
+    return wait_for(server, before, "requests_total")
+
+
+def wait_for(server: Server, before: Found, name: str) -> Moved:
+    """How the metrics moved once one of them did."""
+    deadline = time.monotonic() + 60
+    while not (moved := Moved(before, scrape(server)))(name):
+        assert time.monotonic() < deadline, f"{name} did not move"
         time.sleep(0.05)
     return moved

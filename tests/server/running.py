@@ -69,23 +69,17 @@ def refused(*arguments: str, command: Sequence[str] | None = None) -> str:
     Returns:
         The message after ``ropeswitch: error:``.
     """
-    with TemporaryFile() as stdout, TemporaryFile() as stderr:
-        process = _start(arguments, command, {}, stdout, stderr)
+    with TemporaryFile() as file:
+        process = _start(arguments, command, {}, file)
         try:
             code = process.wait(START_SECONDS)
         finally:
             _stop(process)
-        errors, output = _read(stderr), _read(stdout) + _read(stderr)
-    assert code == 2, output
-    assert "Traceback" not in output, output
-    messages = [line for line in errors.splitlines() if line.startswith("ropeswitch: error: ")]
-    assert len(messages) == 1, output
+        file.seek(0)
+        output = file.read().decode()
+    messages = [line for line in output.splitlines() if line.startswith("ropeswitch: error: ")]
+    assert code == 2 and len(messages) == 1 and "Traceback" not in output, output
     return messages[0].removeprefix("ropeswitch: error: ")
-
-
-def _read(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
 
 
 @dataclass(frozen=True)
@@ -171,7 +165,7 @@ def running(
     log = folder / "server.log"
     with log.open("wb") as output:
         flags = ["serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
-        process = _start(flags, command, variables or {}, output, output)
+        process = _start(flags, command, variables or {}, output)
     server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
     try:
         _wait(process, server, ready)
@@ -181,19 +175,15 @@ def running(
 
 
 def _start(
-    arguments: Sequence[str],
-    command: Sequence[str] | None,
-    variables: Mapping[str, str],
-    stdout: IO[bytes],
-    stderr: IO[bytes],
+    arguments: Sequence[str], command: Sequence[str] | None, variables: Mapping[str, str], output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     env = environment() | dict(variables)
     # On a GPU, importing the CPU's worker would change torch.
     same = all(env.get(name) == value for name, value in IMPORTED.items())
     if command is None and same and not torch.cuda.is_available():
-        return Forked(arguments, env=env, stdout=stdout, stderr=stderr)
+        return Forked(arguments, env, output)
     return subprocess.Popen(
-        [*(command or PROGRAM), *arguments], env=patient(env), stdout=stdout, stderr=stderr, start_new_session=True
+        [*(command or PROGRAM), *arguments], env=patient(env), stdout=output, stderr=output, start_new_session=True
     )
 
 

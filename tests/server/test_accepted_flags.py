@@ -43,12 +43,13 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([], {"sse_keep_alive_interval": 15, "h11_max_incomplete_event_size": 65536}),
-        ([], {"enable_request_id_headers": True, "backend": "xgrammar", "disable_any_whitespace": True}),
+        (
+            [],
+            {"sse_keep_alive_interval": 15, "h11_max_incomplete_event_size": 65536, "enable_request_id_headers": True},
+        ),
+        (["--reasoning-parser", "qwen3"], {"backend": "xgrammar", "disable_any_whitespace": True}),
         (["--sse-keep-alive-interval", "0"], {"sse_keep_alive_interval": 0}),
         (["--no-enable-request-id-headers"], {"enable_request_id_headers": False}),
-        (["--no-enable-prompt-tokens-details"], {"enable_prompt_tokens_details": False}),
-        (["--reasoning-parser", "qwen3"], {"backend": "xgrammar", "disable_any_whitespace": True}),
         (["--structured-outputs-config", '{"backend": "auto"}'], {"backend": "auto", "disable_any_whitespace": False}),
     ],
 )
@@ -67,11 +68,13 @@ def test_plugin_names_keep_the_users_choice() -> None:
 
 
 def test_scheduling_flags_reach_the_engine(started: Started, checkpoint: Path) -> None:
-    for flags, expected in (([], (True, None)), (["--no-length-aware-scheduling"], (False, None))):
+    for flags, expected in (
+        ([], (True, None)),
+        (["--no-length-aware-scheduling"], (False, None)),
+        (["--step-latency-target", "0.25"], (True, 0.25)),
+    ):
         settings = started(str(checkpoint), *flags).additional_config["ropeswitch"]
         assert (settings["length_aware"], settings["step_latency_target"]) == expected
-    settings = started(str(checkpoint), "--step-latency-target", "0.25").additional_config["ropeswitch"]
-    assert settings["step_latency_target"] == 0.25
 
 
 def test_vllm_s_log_is_held_unless_it_is_asked_for(
@@ -86,19 +89,15 @@ def test_vllm_s_log_is_held_unless_it_is_asked_for(
 
 
 def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path: Path) -> None:
-    sets = [
-        {"name": f"to-{length}", "max_length": length, "factors": factors(16, 1.0, largest)}
-        for length, largest in ((64, 1.2), (128, 2.0), (2048, 12.0))
-    ]
+    sets = [{"name": str(length), "max_length": length, "factors": factors(16, 1.0, 2.0)} for length in (64, 128, 2048)]
     args = started(str(checkpoint), "--factors", str(ladder_file(tmp_path / "ladder.json", sets)))
     found = args.additional_config["ropeswitch"]["sets"]
-    assert [(each["name"], each["max_length"]) for each in found] == [("to-64", 64), ("to-128", 128), ("to-2048", 2048)]
+    assert [(each["name"], each["max_length"]) for each in found] == [("64", 64), ("128", 128), ("2048", 2048)]
     assert args.max_model_len == 2048
 
 
-@pytest.fixture
-def su(tmp_path: Path) -> Path:
-    """The first Phi-3 configs say ``su`` and keep the window at the top level."""
+def test_the_first_phi3_configs_are_served_as_today_s(started: Started, tmp_path: Path) -> None:
+    """They say ``su`` and keep the window at the top level. The engine reads a copy; a config of today is not rewritten."""
     folder = checkpoints.phi3(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     rope = config.pop("rope_parameters")
@@ -106,15 +105,10 @@ def su(tmp_path: Path) -> Path:
     old = config | {"rope_scaling": scaling, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
     (folder / "config.json").write_text(json.dumps(old))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
-    return folder
-
-
-def test_the_first_phi3_configs_are_served_as_today_s(started: Started, su: Path) -> None:
-    """The engine reads a copy; a config of today is not rewritten."""
-    args = started(str(su))
+    args = started(str(folder))
     sets = args.additional_config["ropeswitch"]["sets"]
     assert [each["max_length"] for each in sets] == [64, 512]
-    assert args.model == str(su) and args.tokenizer == args.hf_config_path
+    assert args.model == str(folder) and args.tokenizer == args.hf_config_path
     copy = Path(args.hf_config_path)
     assert json.loads((copy / "generation_config.json").read_text()) == {"eos_token_id": [2, 5]}
     new = json.loads((copy / "config.json").read_text())
@@ -124,18 +118,16 @@ def test_the_first_phi3_configs_are_served_as_today_s(started: Started, su: Path
 def test_the_bundled_model_by_its_path_is_the_bundled_model(
     started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def found(*argv: str) -> tuple[Any, int]:
+    def found(*argv: str) -> tuple[list[str], int]:
         args = started(*argv)
-        return args.additional_config["ropeswitch"]["sets"], args.kv_cache_memory_bytes
+        return [each["name"] for each in args.additional_config["ropeswitch"]["sets"]], args.kv_cache_memory_bytes
 
     monkeypatch.chdir(BUNDLED_MODEL.parent)
     (tmp_path / "link").symlink_to(BUNDLED_MODEL)
-    first = found()
-    assert ([each["name"] for each in first[0]], first[1]) == (["r1", "r2", "x64", "x512"], 1 << 30)
-    for model in ("longrope-mini", f"./{BUNDLED_MODEL.name}/", str(tmp_path / "link")):
-        assert found(model) == first
-    sets, cache = found("longrope-mini", "--ladder", "auto", "--kv-cache-memory-bytes", "64M")
-    assert len(sets) == 2 and cache == 64 << 20
+    for model in ([], [f"./{BUNDLED_MODEL.name}/"], [str(tmp_path / "link")]):
+        assert found(*model) == (["r1", "r2", "x64", "x512"], 1 << 30)
+    chosen = ["--ladder", "auto", "--kv-cache-memory-bytes", "64M"]
+    assert found("longrope-mini", *chosen) == (["short", "long"], 64 << 20)
 
 
 def test_the_kv_cache_is_chosen_by_what_is_free(

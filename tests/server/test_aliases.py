@@ -1,4 +1,4 @@
-"""``MODEL@SET``: how such a name is read, what its request's prompts are forced to, and what lists show."""
+"""``MODEL@SET``: how such a name is read, and what lists show."""
 
 import json
 from types import SimpleNamespace
@@ -40,39 +40,17 @@ def served(*names: str, adapters: tuple[str, ...] = (), listed: bool = False) ->
         (["qwen3"], "other@long", ("other", "long")),
         (["qwen3"], "other@nope", None),
         (["qwen3"], None, None),
+        # An unknown set of a served model.
+        *((["qwen3"], name, FieldError) for name in ("qwen3@nope", "qwen3@", "adapter@nope")),
     ],
 )
-def test_a_served_name_wins_and_else_the_last_separator_splits(
-    names: list[str], asked: Any, alias: tuple[str, str] | None
-) -> None:
-    assert served(*names, adapters=("adapter",)).find(asked) == (None if alias is None else Alias(asked, *alias))
-
-
-@pytest.mark.parametrize("asked", ["qwen3@nope", "qwen3@", "adapter@nope"])
-def test_an_unknown_set_of_a_served_model_is_refused(asked: str) -> None:
-    with pytest.raises(FieldError) as error:
-        served("qwen3", adapters=("adapter",)).find(asked)
-    assert error.value.field == "model"
-
-
-@pytest.mark.parametrize(
-    ("asked", "alias", "field"),
-    [
-        (None, None, None),
-        ("long", None, None),
-        ("long", Alias("qwen3@long", "qwen3", "long"), None),
-        ("short", Alias("qwen3@long", "qwen3", "long"), "model"),
-        ("nope", None, "vllm_xargs.rope_factor_set"),
-        (3, None, "vllm_xargs.rope_factor_set"),
-    ],
-)
-def test_the_model_and_the_field_must_agree(asked: Any, alias: Alias | None, field: str | None) -> None:
-    if field is None:
-        served("qwen3").check(asked, alias)
-        return
-    with pytest.raises(FieldError) as raised:
-        served("qwen3").check(asked, alias)
-    assert raised.value.field == field
+def test_a_served_name_wins_and_else_the_last_separator_splits(names: list[str], asked: Any, alias: Any) -> None:
+    aliases = served(*names, adapters=("adapter",))
+    if alias is FieldError:
+        with pytest.raises(FieldError):
+            aliases.find(asked)
+    else:
+        assert aliases.find(asked) == (None if alias is None else Alias(asked, *alias))
 
 
 def test_aliases_are_listed_on_request_only() -> None:
@@ -103,5 +81,8 @@ def test_under_vllm_serve_the_body_and_the_prompts_follow_the_model_s_name() -> 
     assert (json.loads(body), forced) == ({"model": "qwen3", "prompt": "a@b"}, "long")
     for other in ('{"model": "qwen3", "prompt": "a@b"}', '["@"]', "{@", '{"model": "x@y"}', ""):
         assert client.post("/any", content=other).json() == [other, None]
-    refused = client.post("/any", json={"model": "qwen3@nope"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")
+    both = {"model": "qwen3@long", "vllm_xargs": {"rope_factor_set": "long"}}
+    assert client.post("/any", json=both).json()[1] == "long"
+    for wrong in ({"model": "qwen3@nope"}, both | {"vllm_xargs": {"rope_factor_set": "short"}}):
+        refused = client.post("/any", json=wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "model")

@@ -1,6 +1,5 @@
 """``ropeswitch serve MODEL --max-model-len N`` on a plain model: its ladder as it is shown, and Hugging Face's tokens."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,25 +9,10 @@ from tests.exactness import checkpoints
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
 from tests.server.checkpoint import byte_tokenizer
-from tests.server.running import ENGINE, Server, running
+from tests.server.running import ENGINE, running
 
 WINDOW = 64
 SETS = {"original": (64, 1.0), "128": (128, 2.0), "256": (256, 4.0)}
-
-
-@pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, tokenizer = tmp_path_factory.mktemp("qwen3"), byte_tokenizer()
-    tokenizer.save_pretrained(folder)
-    shape = checkpoints.SHAPE | {"vocab_size": len(tokenizer), "head_dim": 32}
-    return checkpoints.save(Qwen3ForCausalLM, Qwen3Config(max_position_embeddings=WINDOW, **shape), folder, 0)
-
-
-@pytest.fixture(scope="module")
-def ladder_server(qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ["--max-model-len", "256", "--served-model-name", "qwen3"]
-    with running(tmp_path_factory.mktemp("ladder"), str(qwen3), *ENGINE, *flags) as started:
-        yield started
 
 
 def static(folder: Path, factor: float) -> Reference:
@@ -48,13 +32,18 @@ def static(folder: Path, factor: float) -> Reference:
 
 
 @pytest.mark.full
-def test_every_length_gets_the_tokens_of_hugging_face(ladder_server: Server, qwen3: Path) -> None:
+def test_every_length_gets_the_tokens_of_hugging_face(tmp_path: Path) -> None:
     """One request goes through all three sets; others begin in each."""
-    references = [(end, static(qwen3, factor)) for end, factor in SETS.values()]
-    lengths = [20, 50, 63, 64, 100, 140]
-    batch = prompts(lengths, len(byte_tokenizer()))
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    shape = checkpoints.SHAPE | {"vocab_size": len(tokenizer), "head_dim": 32}
+    checkpoints.save(Qwen3ForCausalLM, Qwen3Config(max_position_embeddings=WINDOW, **shape), tmp_path, 0)
+    references = [(end, static(tmp_path, factor)) for end, factor in SETS.values()]
+    batch = prompts([20, 50, 63, 64, 100, 140], len(tokenizer))
     body = {"model": "qwen3", "prompt": batch, "max_tokens": 90, "temperature": 0, "logprobs": 1}
-    answer = ladder_server.post("/v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
+    flags = ["--max-model-len", "256", "--served-model-name", "qwen3"]
+    with running(tmp_path, str(tmp_path), *ENGINE, *flags) as server:
+        answer = server.post("/v1/completions", body | {"ignore_eos": True, "return_token_ids": True})
     assert answer.sets == "original, original, original, original, 128, 256", answer.text
     for prompt, choice in zip(batch, answer.json["choices"], strict=True):
         tokens = list(prompt)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ from tests.docs.pages import ROOT
 from tests.server.running import ENGINE, PROGRAM, environment, running
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Mapping[str, str]]:
+def bare(folder: Path) -> tuple[str, dict[str, str]]:
     """A Python with every package of this one but ropeswitch, and the environment in which it finds the tree."""
-    folder = tmp_path_factory.mktemp("bare")
     packages = folder / "packages"
     packages.mkdir()
     installed = Path(pytest.__file__).parents[1]
@@ -30,29 +27,20 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Mapping[str, st
 
 
 @pytest.mark.full
-def test_the_command_runs_as_a_module(bare: tuple[str, Mapping[str, str]]) -> None:
-    python, variables = bare
+def test_the_command_runs_as_a_module_and_serves(checkpoint: Path, tmp_path: Path) -> None:
+    python, variables = bare(tmp_path)
     program = [python, *PROGRAM[1:]]
-    assert not Path(python).with_name("ropeswitch").exists()
     without = {name: value for name, value in variables.items() if name != "PYTHONPATH"}
     assert subprocess.run([*program, "--version"], env=without, capture_output=True, check=False).returncode == 1
     done = subprocess.run([*program, "--version"], env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("ropeswitch 0.")
-    wrong = {**variables, "VLLM_PORT": "tcp://10.0.0.1:80"}
-    done = subprocess.run([*program, "serve"], env=wrong, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "VLLM_PORT" in done.stderr.splitlines()[-1]
     # As vLLM looks for them.
     group = "vllm.general_plugins"
     code = f"from importlib.metadata import entry_points; print(*(each.name for each in entry_points(group={group!r})))"
     done = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True, check=True)
     assert {"ropeswitch", "ropeswitch_refusals"} <= set(done.stdout.split())
-
-
-@pytest.mark.full
-def test_it_serves(bare: tuple[str, Mapping[str, str]], checkpoint: Path, tmp_path: Path) -> None:
-    python, variables = bare
     flags = [str(checkpoint), *ENGINE, "--served-model-name", "tiny"]
-    with running(tmp_path, *flags, command=[python, *PROGRAM[1:]], variables=variables) as server:
+    with running(tmp_path, *flags, command=program, variables=variables) as server:
         for length, expected in ((20, "short"), (300, "long")):
             answer = server.post("/v1/completions", {"model": "tiny", "prompt": [5] * length, "max_tokens": 2})
             assert (answer.status, answer.sets) == (200, expected)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import httpx
 import pytest
-from fastapi import Form, Request
-from pydantic import BaseModel, TypeAdapter, model_validator
+from fastapi import FastAPI, Form
+from pydantic import BaseModel, model_validator
 
 from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refusal_of_values
 from ropeswitch.server.front.bodies.parse import parse
@@ -35,15 +35,19 @@ class Body(BaseModel):
         return data
 
 
-def answer(folder: Path, body: Any) -> httpx.Response:
+def app_of(folder: Path, path: str, endpoint: Any, method: str = "POST") -> FastAPI:
     app = app_behind(parts(folder)[0])
+    app.add_api_route(path, endpoint, methods=[method])
+    read_long_bodies(app)
+    return app
 
-    @app.post("/v1/body")
+
+def answer(folder: Path, body: Any) -> httpx.Response:
     async def take(body: Body) -> str:
         return body.text
 
-    read_long_bodies(app)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    app = app_of(folder, "/v1/body", take)
     return ask(app, "POST", "/v1/body", content=content, headers={"content-type": "application/json"})
 
 
@@ -52,7 +56,6 @@ def answer(folder: Path, body: Any) -> httpx.Response:
     [
         ({"tools": [{}]}, "The body is not valid for this route: a field is missing or has the wrong type.", None),
         ({"tools": [{"name": 5}]}, "tools[0].name: Input should be a valid string", "tools[0].name"),
-        ({"tools": [{"name": "a"}, {}]}, "tools[1].name: Field required", "tools[1].name"),
         (
             {"mixed": [[1], ["x"]]},
             "mixed[1][0]: Input should be a valid integer, unable to parse string as an integer",
@@ -91,7 +94,6 @@ class Item(BaseModel):
 
 def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
     """A few are validated together: vLLM's route would collect gigabytes of errors."""
-    app = app_behind(parts(tmp_path)[0])
     together: list[int] = []
 
     class Items(BaseModel):
@@ -103,11 +105,10 @@ def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
             together.append(len(data["input"]))
             return data
 
-    @app.post("/v1/responses")
     async def take(body: Items) -> int:
         return len(body.input)
 
-    read_long_bodies(app)
+    app = app_of(tmp_path, "/v1/responses", take)
     right = [{"kind": "a"}] * 40
     assert ask(app, "POST", "/v1/responses", json={"input": right}).json() == 40
     together.clear()
@@ -116,38 +117,19 @@ def test_of_many_wrong_items_the_first_is_named(tmp_path: Path) -> None:
     assert error_of(found)["message"] == "input[40].kind: Input should be 'a'"
 
 
-def test_a_route_that_reads_its_body_by_itself(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-
-    @app.post("/invocations")
-    async def invocations(raw_request: Request) -> str:
-        return TypeAdapter(Body).validate_python(await raw_request.json()).text
-
-    read_long_bodies(app)
-    for body, status in (({"tools": [{"name": "a"}]}, 200), ({"tools": [{}]}, 400), ({"options": {"a": 2**64}}, 400)):
-        assert ask(app, "POST", "/invocations", json=body).status_code == status
-
-
 def test_a_fault_of_the_handler_stays_one(tmp_path: Path) -> None:
     """The same errors of Python, after the body was accepted."""
-    app = app_behind(parts(tmp_path)[0])
 
-    @app.post("/v1/body")
     async def take(body: Body) -> str:
         raise KeyError(body.text)
 
-    read_long_bodies(app)
-    assert ask(app, "POST", "/v1/body", json={"text": "a"}).status_code == 500
+    assert ask(app_of(tmp_path, "/v1/body", take), "POST", "/v1/body", json={"text": "a"}).status_code == 500
 
 
 def test_a_wrong_query_names_its_field(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-
-    @app.get("/v1/one")
     async def one(after: int) -> None: ...
 
-    read_long_bodies(app)
-    error = error_of(ask(app, "GET", "/v1/one?after=x"))
+    error = error_of(ask(app_of(tmp_path, "/v1/one", one, "GET"), "GET", "/v1/one?after=x"))
     assert error["param"] == "after" and error["message"].startswith("after: Input should be a valid integer")
 
 
@@ -179,17 +161,14 @@ def test_messages_parts_and_tools_are_limited(body: Any, place: Any) -> None:
 
 
 def test_a_form_starts_no_more_sequences_than_a_body(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path)[0])
-
     class Upload(BaseModel):
         n: int = 1
 
-    @app.post("/v1/audio/transcriptions")
     async def transcribe(request: Annotated[Upload, Form()]) -> int:
         return request.n
 
-    read_long_bodies(app)
     path = "/v1/audio/transcriptions"
+    app = app_of(tmp_path, path, transcribe)
     assert ask(app, "POST", path, data={"n": "2048"}).json() == 2048
     for number in ("2049", "16384.0"):
         found = ask(app, "POST", path, data={"n": number})

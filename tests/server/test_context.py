@@ -12,56 +12,74 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from ropeswitch.model_patches.switch.placement import Placement
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
-from ropeswitch.server.front.bodies.contents import names_output_limit
 from ropeswitch.server.front.context import Asked, RequestContext, current
-from ropeswitch.server.front.limits.keys import AT_ONCE, KeyRing, Turns, digest
-from ropeswitch.server.front.refusal import RefusedError, body_too_large, listeners, prompt_too_long
-from tests.server.front.parts import LADDER
+from ropeswitch.server.front.limits.keys import KeyRing, Turns, digest
+from ropeswitch.server.front.refusal import Refusal, RefusedError, invalid_body, listeners
+from tests.server.front.parts import LADDER, leaves_turns
 from tests.server.placing import carried, chosen, engine_ladder
 
 
-def asking(name: str | None) -> SamplingParams:
-    return SamplingParams(extra_args=None if name is None else {"rope_factor_set": name})
+def prompts_of(admitted: list[Any] | None = None, policy: str = "length", length: Any = len, **options: Any) -> Prompts:
+    """Of a server whose sequences may have 14 tokens, of which the first set has 8."""
+    seen: list[Any] = [] if admitted is None else admitted
+    admission: Any = SimpleNamespace(admit=lambda *args: seen.append(args))
+    return Prompts(engine_ladder(LADDER, policy, 14), admission, length, **options)
 
 
-def test_a_prompt_is_placed_once_for_header_queue_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def placed(params: Any, *, prompt: Any, context: RequestContext | None, **options: Any) -> Placement:
+    """What is decided for a prompt, which may be given by its length."""
+    token = current.set(context)
+    try:
+        ids = [1] * prompt if isinstance(prompt, int) else prompt
+        return carried(prompts_of(**options).place(ids, params, "r"))
+    finally:
+        current.reset(token)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An engine client; a test gives its upstream's methods by name."""
+    made: Any = RopeClient.__new__(RopeClient)
+    made.prompts, made._entering = prompts_of(length=lambda prompt: len(prompt["prompt_token_ids"])), Turns()
+    made.vllm_config = SimpleNamespace(kv_transfer_config=None)
+    made.upstream = lambda **methods: [monkeypatch.setattr(AsyncLLM, *each) for each in methods.items()]
+    return made
+
+
+def test_a_prompt_is_placed_once_for_header_queue_and_metrics(client: Any) -> None:
     admitted: list[Any] = []
-    given_to_engine: list[Any] = []
+    given: list[Any] = []
 
     def upstream(self: AsyncLLM, *args: Any, **options: Any) -> None:
-        given_to_engine.append((*args, options))
+        given.append((*args, options))
 
-    for method in ("generate", "encode"):
-        monkeypatch.setattr(AsyncLLM, method, upstream)
-    client: Any = RopeClient.__new__(RopeClient)
-    admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
-    client.prompts = Prompts(engine_ladder(LADDER), admission, lambda prompt: len(prompt["prompt_token_ids"]))
+    client.upstream(generate=upstream, encode=upstream)
+    client.prompts = prompts_of(admitted, length=client.prompts.length)
     context = RequestContext()
     token = current.set(context)
     prompts = [{"prompt_token_ids": [1] * length} for length in (5, 9, 3)]
-    client.generate(prompts[0], asking("long"), "r1")
-    client.generate(prompts[1], asking(None), "r2", priority=3)
+    client.generate(prompts[0], SamplingParams(extra_args={"rope_factor_set": "long"}), "r1")
+    client.generate(prompts[1], SamplingParams(), "r2", priority=3)
     context.asked = Asked(beams=4)
     client.encode(prompts[2], pooling := PoolingParams(), request_id="r3")
     current.reset(token)
-    assert [chosen(each) for each in context.entered.placements] == [
-        ("long", "forced"),
-        ("long", "length"),
-        ("short", "length"),
-    ]
-    assert [carried(each[1]) for each in given_to_engine] == context.entered.placements
+    expected = [("long", "forced"), ("long", "length"), ("short", "length")]
+    assert [chosen(each) for each in context.entered.placements] == expected
+    assert [carried(each[1]) for each in given] == context.entered.placements
     assert admitted == [(5, 0, 1, "r1"), (9, 1, 1, "r2"), (3, 0, 4, "r3")]
-    rest = [(prompt, *more) for prompt, _, *more in given_to_engine]
+    rest = [(prompt, *more) for prompt, _, *more in given]
     assert rest == [(prompts[0], "r1", {}), (prompts[1], "r2", {"priority": 3}), (prompts[2], "r3", {})]
     assert pooling.extra_kwargs is None
 
 
 def test_two_keys_share_cached_blocks_only_where_the_scope_is_the_server() -> None:
     def salt(key: bytes | None, client: str | None = None, **options: Any) -> str:
-        context, prompt = RequestContext(key=key), {"prompt_token_ids": [1], "cache_salt": client}
-        placed(SamplingParams(), prompt=prompt, context=context, length=lambda _: 1, **options)
-        return context.entered.placements[0].salt
+        prompt = {"prompt_token_ids": [1], "cache_salt": client}
+        return placed(
+            SamplingParams(), prompt=prompt, context=RequestContext(key=key), length=lambda _: 1, **options
+        ).salt
 
     keys = [None, b"a" * 32, b"b" * 32]
     assert len({salt(key, client) for key in keys for client in (None, "mine", salt(keys[1]))}) == 9
@@ -69,8 +87,19 @@ def test_two_keys_share_cached_blocks_only_where_the_scope_is_the_server() -> No
     assert len({salt(key, "mine", by_key=False) for key in keys}) == 1 and salt(None, "mine").endswith(":mine")
 
 
+def test_the_engine_knows_whose_prompt_it_is_where_a_server_has_several_clients() -> None:
+    context = RequestContext(client=digest(b"a key"))
+    for several, given, expected in (
+        (True, context, digest(b"a key").hex()[:16]),
+        (False, context, None),
+        (True, None, None),
+    ):
+        found = placed(SamplingParams(), prompt=1, context=given, shared=lambda several=several: several)
+        assert found.client == expected
+
+
 @pytest.mark.parametrize("shows", [True, False])
-def test_outputs_tell_cached_tokens_only_where_they_may(shows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_tell_cached_tokens_only_where_they_may(client: Any, shows: bool) -> None:
     """The Responses API reports those of its outputs whatever vLLM's flag says."""
     closed = []
 
@@ -82,67 +111,55 @@ def test_outputs_tell_cached_tokens_only_where_they_may(shows: bool, monkeypatch
             closed.append(True)
 
     async def check() -> None:
-        outputs = client.generate({"prompt_token_ids": [1]}, SamplingParams(), "r")
+        outputs = client.generate([1], SamplingParams(), "r")
         output = await anext(outputs)
         assert (output.num_cached_tokens, output.num_cache_creation_tokens) == ((16, 8) if shows else (None, None))
         # A client that disconnects ends the request in the engine at once.
         await outputs.aclose()
         assert closed
 
-    monkeypatch.setattr(AsyncLLM, "generate", upstream)
-    client: Any = RopeClient.__new__(RopeClient)
-    client.prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shows_cached=shows)  # type: ignore[arg-type]
+    client.upstream(generate=upstream)
+    client.prompts = prompts_of(shows_cached=shows)
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("constrained", [True, False])
-def test_a_grammar_that_the_engine_cannot_follow_is_the_clients_fault(
-    monkeypatch: pytest.MonkeyPatch, constrained: bool
-) -> None:
+def test_a_grammar_that_the_engine_cannot_follow_is_the_clients_fault(client: Any) -> None:
     async def upstream(*_: Any) -> AsyncGenerator[Any, None]:
         for reason in (None, "error"):
             yield SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason)])
 
-    monkeypatch.setattr(AsyncLLM, "generate", upstream)
-    client: Any = RopeClient.__new__(RopeClient)
-    client.vllm_config = SimpleNamespace(kv_transfer_config=None)
-    client.prompts = SimpleNamespace(place=lambda prompt, params, request_id: params, shows_cached=True)
-    outputs = StructuredOutputsParams(json={"$ref": "#"}) if constrained else None
-
-    async def reasons() -> list[Any]:
-        made = client.generate({}, SamplingParams(structured_outputs=outputs), "r1")
+    async def reasons(outputs: Any) -> list[Any]:
+        made = client.generate({"prompt_token_ids": [1]}, SamplingParams(structured_outputs=outputs), "r1")
         return [each.outputs[0].finish_reason async for each in made]
 
-    if constrained:
-        with pytest.raises(VLLMValidationError, match="cannot follow this grammar"):
-            asyncio.run(reasons())
-    else:
-        assert asyncio.run(reasons()) == [None, "error"]
+    client.upstream(generate=upstream)
+    with pytest.raises(VLLMValidationError, match="cannot follow this grammar"):
+        asyncio.run(reasons(StructuredOutputsParams(json={"$ref": "#"})))
+    assert asyncio.run(reasons(None)) == [None, "error"]
 
 
-def test_an_error_of_the_engine_client_repeats_no_long_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_engine_client_repeats_no_long_value(client: Any) -> None:
     async def upstream(*_: Any) -> None:
         raise VLLMValidationError("Too many bad words.", parameter="bad_words", value=["/a" * 4000])
 
-    monkeypatch.setattr(AsyncLLM, "add_request", upstream)
-    client: Any = RopeClient.__new__(RopeClient)
-    client._entering = Turns()
+    client.upstream(add_request=upstream)
     with pytest.raises(VLLMValidationError) as raised:
         asyncio.run(client.add_request("r1", {}, SamplingParams()))
     assert str(raised.value) == "Too many bad words. (parameter=bad_words)"
 
 
-def test_the_engine_knows_whose_prompt_it_is_where_a_server_has_several_clients() -> None:
-    def client(context: RequestContext | None, shared: bool) -> str | None:
-        prompts = Prompts(engine_ladder(LADDER), SimpleNamespace(admit=lambda *_: None), len, shared=lambda: shared)  # type: ignore[arg-type]
-        token = current.set(context)
-        placement = carried(prompts.place([1], SamplingParams(), "r"))
-        current.reset(token)
-        return placement.client
+def test_a_list_of_prompts_leaves_every_turn_of_the_loop_to_others(client: Any) -> None:
+    entered: list[str] = []
 
-    context = RequestContext(client=digest(b"a key"))
-    assert client(context, True) == digest(b"a key").hex()[:16]
-    assert client(context, False) is client(None, True) is None
+    async def upstream(_: Any, request_id: str, *__: Any) -> None:
+        entered.append(request_id)
+
+    async def ask(name: str) -> None:
+        current.set(RequestContext(client=name.encode()))
+        await client.add_request(name, {}, SamplingParams())
+
+    client.upstream(add_request=upstream)
+    asyncio.run(leaves_turns(ask, entered))
 
 
 @pytest.mark.parametrize(("fixed", "filed", "single"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, False)])
@@ -154,25 +171,12 @@ def test_one_key_is_one_client(tmp_path: Path, fixed: int, filed: int, single: b
 def test_a_request_is_refused_and_counted_once() -> None:
     counted: list[Any] = []
     listeners.append(lambda *rejection: counted.append(rejection))
-    context, first = RequestContext(), prompt_too_long(9, 8)
+    context, first = RequestContext(), Refusal("prompt_tokens", 400, None, "too long")
     assert context.refuse(RefusedError(first), 9).refusal is first
-    context.refuse(RefusedError(body_too_large(1)))
+    context.refuse(RefusedError(invalid_body("wrong")))
     listeners.pop()
     assert counted == [("prompt_tokens", 9)]
     assert (context.refusal, context.refused_tokens) == (first, 9)
-
-
-def placed(
-    params: Any, *, prompt: Any, context: RequestContext, policy: str = "length", length: Any = len, **options: Any
-) -> tuple[str, str]:
-    """What is decided for a prompt of a server whose sequences may have 14 tokens, of which the first set has 8."""
-    admission: Any = SimpleNamespace(admit=lambda *_: None)
-    prompts = Prompts(engine_ladder(LADDER, policy, 14), admission, length, **options)
-    token = current.set(context)
-    try:
-        return chosen(carried(prompts.place([1] * prompt if isinstance(prompt, int) else prompt, params, "r")))
-    finally:
-        current.reset(token)
 
 
 @pytest.mark.parametrize(
@@ -191,20 +195,14 @@ def test_a_limit_that_nobody_named_reserves_nothing(
     """vLLM's handlers fill in the rest of the context, 9 tokens after a prompt of 5."""
     context = RequestContext(asked=Asked(limited=named))
     params = SamplingParams(max_tokens=limit)
-    assert placed(params, prompt=5, context=context, policy="reserve", limits_output=by_server) == expected
-
-
-def test_whether_a_body_limits_the_answer() -> None:
-    bodies: list[dict[str, Any]] = [{"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_output_tokens": 5}]
-    assert all(map(names_output_limit, [*bodies, {"sampling_params": {"max_tokens": 5}}]))
-    assert not names_output_limit({"max_tokens": None, "sampling_params": {}, "prompt": "max_tokens"})
+    found = placed(params, prompt=5, context=context, policy="reserve", limits_output=by_server)
+    assert chosen(found) == expected
 
 
 def test_of_an_answer_in_steps_the_first_prompt_counts() -> None:
     """Later steps are in no header and no queue. vLLM runs each beam search of a body in a task of its own."""
     admitted: list[Any] = []
-    admission: Any = SimpleNamespace(admit=lambda *args: admitted.append(args))
-    prompts = Prompts(engine_ladder(LADDER, "length", 14), admission, len)
+    prompts = prompts_of(admitted)
     context = RequestContext(asked=Asked(in_steps=True))
 
     async def search(start: int) -> list[str]:
@@ -232,29 +230,3 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     with pytest.raises(VLLMValidationError) as refused:
         placed(params, prompt=5, context=RequestContext())
     assert refused.value.parameter == field
-
-
-def test_a_list_of_prompts_leaves_every_turn_of_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered: list[str] = []
-
-    async def upstream(_: Any, request_id: str, *__: Any) -> None:
-        entered.append(request_id)
-
-    async def ask(client: bytes, request_id: str) -> None:
-        current.set(RequestContext(client=client))
-        await engine_client.add_request(request_id, {}, SamplingParams())
-
-    async def check() -> list[int]:
-        tasks = [asyncio.create_task(ask(b"a", f"a{number}")) for number in range(100)]
-        tasks.append(asyncio.create_task(ask(b"b", "b")))
-        turns = []
-        while not all(task.done() for task in tasks):
-            before = len(entered)
-            await asyncio.sleep(0)
-            turns.append(len(entered) - before)
-        return turns
-
-    monkeypatch.setattr(AsyncLLM, "add_request", upstream)
-    engine_client: Any = RopeClient.__new__(RopeClient)
-    engine_client._entering = Turns()
-    assert max(asyncio.run(check())) <= AT_ONCE + 1 and entered.index("b") <= AT_ONCE

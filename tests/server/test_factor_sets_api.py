@@ -1,4 +1,4 @@
-"""A set or a policy that a request asks for, on every route: by ``MODEL@SET``, by ``vllm_xargs``, by both, and wrongly."""
+"""The set of each prompt on every route: by its length, or by ``MODEL@SET`` or ``vllm_xargs``, and wrongly."""
 
 import json
 from pathlib import Path
@@ -40,6 +40,35 @@ def asking(value: Any = "long", policy: Any = None) -> dict[str, Any]:
     return {"model": MODEL, "vllm_xargs": {name: each for name, each in given.items() if each is not None}}
 
 
+def test_every_prompt_s_set_is_named_in_order(server: Server) -> None:
+    """The limit itself is short and one past it long, whole or streamed; several choices are one prompt."""
+    for prompt, expected in (
+        ("a" * 20, "short"),
+        ("b" * 300, "long"),
+        (["a" * 20, "b" * 300, "a" * 20], "short, long, short"),
+        ([[5] * WINDOW, [5] * (WINDOW + 1)], "short, long"),
+    ):
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 4, "n": 2}
+        answer, stream = server.post("/v1/completions", body), server.post("/v1/completions", body | {"stream": True})
+        assert answer.sets == stream.sets == expected and "data: [DONE]" in stream.text
+        lengths = [len(each) for each in (prompt if isinstance(prompt, list) else [prompt])]
+        assert answer.json["usage"]["prompt_tokens"] == sum(lengths)
+        assert [choice["index"] for choice in answer.json["choices"]] == list(range(2 * len(lengths)))
+
+
+def test_every_route_names_the_set_of_its_length(server: Server) -> None:
+    chat = ROUTES["/v1/messages"][0] | {"model": MODEL, "messages": [{"role": "user", "content": "b" * 300}]}
+    tokens = ROUTES["/inference/v1/generate"][0] | {"model": MODEL, "token_ids": [5] * 300}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/messages", chat), ("/inference/v1/generate", tokens)):
+        assert server.post(path, body).sets == server.post(path, body | {"stream": True}).sets == "long"
+    assert (
+        server.post("/v1/responses", ROUTES["/v1/responses"][0] | {"model": MODEL, "input": "b" * 300}).sets == "long"
+    )
+    batch = chat | {"messages": [MESSAGES, chat["messages"]]}
+    assert server.post("/v1/chat/completions/batch", batch).sets == "short, long"
+    assert server.post("/v1/completions", {"model": MODEL, "prompt": ["a", "b" * 300]} | BEAMS).sets == "short, long"
+
+
 @pytest.mark.parametrize("path", ROUTES)
 def test_a_model_with_a_set_is_served_in_it(server: Server, path: str) -> None:
     body, has_model = ROUTES[path]
@@ -51,29 +80,28 @@ def test_a_model_with_a_set_is_served_in_it(server: Server, path: str) -> None:
         assert not has_model or answer.json["model"] == MODEL
 
 
-def test_a_model_with_a_set_is_known_where_no_prompt_runs(server: Server) -> None:
+def test_routes_without_a_prompt(server: Server) -> None:
     for path, body in (("/tokenize", {"prompt": "hi"}), ("/v1/messages/count_tokens", {"messages": MESSAGES})):
         assert server.post(path, body | {"model": LONG}).status == 200
         assert server.post(path, body | {"model": f"{MODEL}@nope"}).status == 400
+    assert [model["id"] for model in server.get("/v1/models").json["data"]] == [MODEL]
+    missing = server.get("/v1/models/none/such")
+    assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
+    assert server.get("/").text == server.get("/ui").text
+    for path in ("/health/live", "/health/ready"):
+        assert server.send("HEAD", path).status == 200
 
 
 @pytest.mark.parametrize("path", STREAMING)
 def test_a_stream_is_of_the_model_in_the_set(server: Server, path: str) -> None:
     body = ROUTES[path][0] | {"stream": True}
-    if path.endswith("completions"):
-        body["stream_options"] = {"include_usage": True}
     # A stream of the Responses API begins before its prompt is placed.
     expected = (200, None if path.endswith("responses") else "long")
-    by_field = server.post(path, body | asking())
-    assert (by_field.status, by_field.sets) == expected
-    answer = server.post(path, body | {"model": LONG})
-    assert (answer.status, answer.sets) == expected
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    by_field, by_model = server.post(path, body | asking()), server.post(path, body | {"model": LONG})
+    assert (by_field.status, by_field.sets) == (by_model.status, by_model.sets) == expected
+    events = [json.loads(line[6:]) for line in by_model.text.splitlines() if line.startswith("data: {")]
     holders = [event.get("response") or event.get("message") or event for event in events]
-    models = [holder["model"] for holder in holders if "model" in holder]
-    assert models and set(models) == {MODEL}
-    if path.endswith("completions"):
-        assert len(models) == len(events) and events[-1]["usage"]["completion_tokens"] == 3
+    assert {holder["model"] for holder in holders if "model" in holder} == {MODEL}
 
 
 # What a body asks for, the parameter that the error names, and words of its message.

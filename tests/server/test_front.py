@@ -1,7 +1,6 @@
-"""Keys, limits, TLS and the shape of errors on real servers, as the official client and raw sockets meet them."""
+"""Keys, limits and TLS on real servers, as clients meet them."""
 
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ import pytest
 
 from ropeswitch.server.front.limits.keys import digest
 from tests.server.asking import wait_until
-from tests.server.checkpoint import MAXIMUM
 from tests.server.conftest import MODEL
 from tests.server.front.certificates import certificate
 from tests.server.metrics.ladders import total, values
@@ -22,8 +20,6 @@ from tests.server.running import ENGINE, Server, running
 
 GIVEN = "given-4f1b9e"
 SCRAPER = "scraper-77c0d2"
-LIMIT = 20000
-LONGEST = 600
 
 
 def client_of(server: Server, key: str) -> openai.OpenAI:
@@ -45,9 +41,7 @@ def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     context = ssl.create_default_context(cafile=cert)
     flags = ["--served-model-name", MODEL, "--api-key", GIVEN, "--api-key-file", str(keys), "--metrics-key", SCRAPER]
     flags += ["--ssl-certfile", cert, "--ssl-keyfile", cert_key]
-    flags += ["--max-body-bytes", str(LIMIT), "--max-prompt-tokens", str(LONGEST)]
-    flags += ["--max-queued-requests", "long=1"]
-    flags += ["--max-num-seqs", "1", "--enable-log-requests"]
+    flags += ["--max-queued-requests", "long=1", "--max-num-seqs", "1", "--enable-log-requests"]
     with running(folder, str(checkpoint), *ENGINE, *flags, tls=context) as server:
         yield server
 
@@ -57,15 +51,10 @@ def test_every_route_needs_a_key(guarded: Server) -> None:
         assert guarded.get(path).status == guarded.get(path, authorization="Bearer other").status == 401
         assert guarded.get(path, authorization=f"Bearer {GIVEN}").status in (200, 404)
     for path in "/tokenize /detokenize /invocations /v1/completions /v1/messages /inference/v1/generate /ping".split():
-        answer = guarded.post(path, {"model": MODEL, "prompt": "a"})
-        assert answer.status == 401 and answer.json["error"]["code"] == "invalid_api_key", path
-    assert guarded.get("/health").status == 200
-    assert guarded.get("/metrics").status == 401
+        assert guarded.post(path, {"model": MODEL, "prompt": "a"}).status == 401, path
+    assert guarded.get("/health").status == 200 and guarded.get("/metrics").status == 401
     assert guarded.get("/metrics", authorization=f"Bearer {SCRAPER}").status == 200
     assert guarded.get("/v1/models", authorization=f"Bearer {SCRAPER}").status == 401
-    with pytest.raises(openai.AuthenticationError) as refused:
-        client_of(guarded, "other").models.list()
-    assert (refused.value.type, refused.value.code) == ("authentication_error", "invalid_api_key")
 
 
 def test_a_key_learns_nothing_of_other_keys_prompts(guarded: Server) -> None:
@@ -80,19 +69,6 @@ def test_a_key_learns_nothing_of_other_keys_prompts(guarded: Server) -> None:
     assert cached(key(12)) == 256
 
 
-def test_bodies_and_prompts_that_are_too_long(guarded: Server) -> None:
-    client = client_of(guarded, key(1))
-    with pytest.raises(openai.APIStatusError) as refused:
-        client.completions.create(model=MODEL, prompt="a" * 1_000_000)
-    assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
-    assert client.completions.create(model=MODEL, prompt=[5] * LONGEST, max_tokens=1).choices
-    for length in (LONGEST + 1, MAXIMUM + 1):
-        for stream in (False, True):
-            with pytest.raises(openai.BadRequestError) as too_long:
-                client.completions.create(model=MODEL, prompt=[5] * length, max_tokens=1, stream=stream)
-            assert too_long.value.code == "context_length_exceeded"
-
-
 def test_a_full_class_leaves_the_other(guarded: Server) -> None:
     """One answer at a time: while a stream is being answered, one long prompt may wait, no second, and short ones may."""
     client = client_of(guarded, key(6))
@@ -100,24 +76,26 @@ def test_a_full_class_leaves_the_other(guarded: Server) -> None:
     def ask(length: int) -> Any:
         return client.completions.create(model=MODEL, prompt=[5] * length, max_tokens=1)
 
-    def waits(length_class: str) -> bool:
-        text = guarded.get("/metrics", authorization=f"Bearer {SCRAPER}").text
-        return total(values(text), "ropeswitch_queued_requests", length_class=length_class) == 1
+    def wait_for(length_class: str) -> None:
+        def waits() -> bool:
+            text = guarded.get("/metrics", authorization=f"Bearer {SCRAPER}").text
+            return total(values(text), "ropeswitch_queued_requests", length_class=length_class) == 1
+
+        wait_until(waits, time.monotonic(), f"a {length_class} prompt waits")
 
     endless = {"ignore_eos": True}
     stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)
     with ThreadPoolExecutor() as pool:
         next(iter(stream))
         waiting = [pool.submit(ask, 300)]
-        wait_until(lambda: waits("long"), time.monotonic(), "a long prompt that waits")
+        wait_for("long")
         with pytest.raises(openai.InternalServerError) as refused:
             ask(300)
         waiting.append(pool.submit(ask, 20))
-        wait_until(lambda: waits("short"), time.monotonic(), "a short prompt that waits")
+        wait_for("short")
         stream.close()
         assert all(each.result(60).choices for each in waiting)
-    assert (refused.value.status_code, refused.value.type, refused.value.code) == (503, "server_error", "queue_full")
-    assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+    assert (refused.value.status_code, refused.value.code) == (503, "queue_full")
 
 
 def test_no_key_is_in_the_log_the_metrics_or_the_api(guarded: Server) -> None:
@@ -136,19 +114,21 @@ def test_a_chat_does_not_wait_for_another_client_s_list(server: Server) -> None:
     listed = {"model": MODEL, "prompt": ["a"] * 60, "max_tokens": 50, "ignore_eos": True, "stream": True}
     chat = {"model": MODEL, "prompt": "a longer one " * 3, "max_tokens": 5}
     url, other = f"{server.url}/v1/completions", httpx2.HTTPTransport(local_address="127.0.0.2")
-    with httpx2.stream("POST", url, json=listed, timeout=120) as answer, httpx2.Client(transport=other) as client:
-        chats: list[threading.Thread] = []
-        at: list[int] = []
+    with (
+        httpx2.stream("POST", url, json=listed, timeout=120) as answer,
+        httpx2.Client(transport=other) as client,
+        ThreadPoolExecutor() as pool,
+    ):
 
-        def ask() -> None:
+        def ask() -> int:
             before = finished
             assert client.post(url, json=chat, timeout=120).status_code == 200
-            at.append(finished - before)
+            return finished - before
 
+        asked = None
         for line in answer.iter_lines():
             finished += '"finish_reason":"length"' in line
-            if finished == 1 and not chats:
-                chats.append(threading.Thread(target=ask))
-                chats[0].start()
-        chats[0].join()
-    assert finished == 60 and at[0] <= 14
+            if finished == 1 and asked is None:
+                asked = pool.submit(ask)
+        assert asked is not None and asked.result() <= 14
+    assert finished == 60

@@ -67,12 +67,11 @@ def test_a_short_answer(server: Server) -> None:
     }
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_outgrows_its_set(server: Server, stream: bool) -> None:
+def test_an_answer_that_outgrows_its_set(server: Server) -> None:
     """250 tokens and 20 more: those computed from 250 to 256 tokens are in short, those from 257 to 269 in long."""
     log, before = Log(server), scrape(server)
-    # Prompts of their own: what a switch finds in the prefix cache is not computed again.
-    body = {"prompt": [9 + stream] * 250, "stream": stream}
+    # A prompt of its own: what a switch finds in the prefix cache is not computed again.
+    body = {"prompt": [9] * 250, "stream": True}
     assert generate(server, 0, 20, **body).status == 200
     line, moved = log.only(), Moved(before, scrape(server))
     for name, tokens, gaps, starts, ends in (("short", 7, 6, 1, 0), ("long", 13, 13, 0, 1)):
@@ -83,13 +82,11 @@ def test_an_answer_that_outgrows_its_set(server: Server, stream: bool) -> None:
         assert moved("e2e_request_latency_seconds_count", **here) == ends
         assert moved("requests_total", outcome="length", **here) == ends
     assert moved("switches_total", factor_set="long") == moved("switches_total") == 1
-    assert moved("switch_stall_seconds_count", factor_set="long") == 1
     assert 0 < moved("switch_stall_seconds_sum") < moved("inter_token_latency_seconds_sum", factor_set="long")
     again, cached = moved("switch_recomputed_tokens_total"), moved("switch_cached_tokens_total")
     assert again + cached == 256 and again > 0
     assert (line["factor_set"], line["later_factor_sets"], line["switches"]) == ("short", ["long"], 1)
-    assert (line["prompt_tokens"], line["generated_tokens"], line["outcome"]) == (250, 20, "length")
-    assert line["recomputed_tokens"] == again
+    assert (line["generated_tokens"], line["recomputed_tokens"]) == (20, again)
     # The same once more: its keys in the next set are in the prefix cache now, but for the last blocks.
     before = scrape(server)
     assert generate(server, 0, 20, **body).status == 200

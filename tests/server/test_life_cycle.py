@@ -2,28 +2,27 @@
 
 import asyncio
 import signal
-import threading
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import openai
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.server.app import engine_client, life_cycle
+from ropeswitch.server.app import life_cycle
 from ropeswitch.server.app.life_cycle import LifeCycle
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError
 from tests.passkey_tiny import SERVED
+from tests.server.asking import Asking, wait_until
 from tests.server.front.parts import error_of, parts, server_parts
 from tests.server.running import PROGRAM, Answer, Server, running
 
-FLAGS = ["--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(1 << 30)]
+FLAGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 30)]
+STREAM: dict[str, Any] = {"model": "passkey-tiny", "prompt": "The", "ignore_eos": True, "stream": True}
 
 
 class Engine:
@@ -73,17 +72,6 @@ def test_leaving_waits_for_the_last_request(monkeypatch: pytest.MonkeyPatch, how
     assert life.died == (how == "dead") != life.leaving
 
 
-def test_the_client_s_shutdown_waits_for_the_requests_in_flight_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(engine_client, "LIFE", SimpleNamespace(leave=lambda client: calls.append(client)))
-    monkeypatch.setattr(AsyncLLM, "shutdown", lambda self, timeout=None: calls.append(timeout))
-    client: Any = engine_client.RopeClient.__new__(engine_client.RopeClient)
-    client.shutdown(timeout=5)
-    assert calls == [client, 5]
-    # Collected, it shuts down again, with no one left to be asked.
-    monkeypatch.undo()
-
-
 @pytest.mark.parametrize("root", ["", "/prefix"])
 def test_who_leaves_answers_probes_and_scrapes_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str
@@ -108,59 +96,61 @@ def test_who_leaves_answers_probes_and_scrapes_alone(
     assert (refused.headers["retry-after"], refused.headers["connection"]) == ("5", "close")
 
 
-def stream(server: Server, tokens: int) -> Iterator[Any]:
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
-    return iter(
-        client.completions.create(
-            model="passkey-tiny", prompt="The", max_tokens=tokens, stream=True, extra_body={"ignore_eos": True}
-        )
-    )
-
-
 def refused(server: Server) -> Answer:
     """The first refusal of a new request by a server that was sent SIGTERM."""
     for _ in range(100):
-        answer = server.post("/v1/completions", {"model": "passkey-tiny", "prompt": "The", "max_tokens": 1})
-        if answer.status != 200:
-            return answer
+        # Of two API servers one may have nothing to wait for, and be gone.
+        with suppress(OSError):
+            answer = server.post("/v1/completions", STREAM | {"max_tokens": 1, "stream": False})
+            if answer.status != 200:
+                return answer
         time.sleep(0.02)
     raise AssertionError("new requests are still taken")
 
 
+def streams(server: Server, count: int, tokens: int) -> list[Asking]:
+    """Streams of which the first tokens have come."""
+    started = [Asking(server, STREAM | {"max_tokens": tokens}) for _ in range(count)]
+    wait_until(lambda: all(len(each.lines) > 4 for each in started), time.monotonic(), "first tokens", 60)
+    return started
+
+
+def reason(asking: Asking) -> str:
+    """Why a stream ended."""
+    asking.join(120)
+    assert asking.broken is None and asking.ended
+    return str(asking.events[-1]["choices"][0]["finish_reason"])
+
+
 @pytest.mark.full
-def test_it_drains(tmp_path: Path) -> None:
-    """Probes, new requests and a stream, before and after SIGTERM."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "60", command=PROGRAM) as server:
+@pytest.mark.parametrize("flags", [[], ["--api-server-count", "2"]], ids=["one", "two"])
+def test_it_drains(tmp_path: Path, flags: list[str]) -> None:
+    """Probes, new requests and streams, before and after SIGTERM, with one API server and with two."""
+    with running(tmp_path, *SERVED, *FLAGS, *flags, "--shutdown-timeout", "120", command=PROGRAM) as server:
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
-        chunks = stream(server, 500)
-        next(chunks)
+        clients = streams(server, 6, 500)
         server.process.send_signal(signal.SIGTERM)
         answer = refused(server)
         assert answer.status == 503 and answer.json["error"]["code"] == "server_leaving"
         assert int(answer.headers["retry-after"]) > 0
-        assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 503, 503]
-        assert server.get("/metrics").status == 200
-        rest = list(chunks)
-        assert rest[-1].choices[0].finish_reason == "length"
-        assert server.process.wait(30) == 0
+        if not flags:
+            paths = ("/health/live", "/health/ready", "/health", "/metrics")
+            assert [server.get(path).status for path in paths] == [200, 503, 503, 200]
+        assert {reason(each) for each in clients} == {"length"}
+        assert server.process.wait(60) == 0
         assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.full
 def test_a_stream_that_waits_is_kept_alive_and_without_time_to_drain_all_are_ended(tmp_path: Path) -> None:
-    """The official client skips the comments. As with vLLM's default; here each stream gets a final ``abort``."""
-    flags = [*SERVED, *FLAGS[:1], *FLAGS[3:], "--max-num-seqs", "1", "--sse-keep-alive-interval", "1"]
+    """As with vLLM's default; here each stream gets a final ``abort``."""
+    flags = [*SERVED, *FLAGS, "--max-num-seqs", "1", "--sse-keep-alive-interval", "1"]
     with running(tmp_path, *flags, "--shutdown-timeout", "0") as server:
-        first = stream(server, 1000)
-        next(first)
-        # Read on, or the server would wait for this client.
-        threading.Thread(target=list, args=(first,), daemon=True).start()
-        waiting = server.post("/v1/completions", {"model": "passkey-tiny", "prompt": "The", "stream": True})
-        lines = [line for line in waiting.text.split("\n") if line]
-        assert lines[0] == ": keep-alive" and lines[-1] == "data: [DONE]"
-        chunks = stream(server, 1000)
-        next(chunks)
+        streams(server, 1, 1000)
+        waiting = Asking(server, STREAM)
+        waiting.join(120)
+        assert waiting.lines[0] == ": keep-alive" and "data: [DONE]" in waiting.lines
+        [cut] = streams(server, 1, 1000)
         server.process.send_signal(signal.SIGTERM)
-        rest = list(chunks)
-        assert rest[-1].choices[0].finish_reason == "abort" and len(rest) < 999
+        assert reason(cut) == "abort" and len(cut.events) < 999
         assert server.process.wait(30) == 0

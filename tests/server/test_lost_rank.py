@@ -17,13 +17,9 @@ DECODE: dict[str, Any] = {"model": MODEL, "prompt": "a" * 100, "max_tokens": 900
 PREFILL: dict[str, Any] = {"model": MODEL, "prompt": "a" * 1000, "max_tokens": 5}
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return phi3_with_tokenizer(tmp_path_factory.mktemp("one-head"), num_key_value_heads=1)
-
-
 @pytest.fixture
-def server(checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path: Path) -> Iterator[Server]:
+    checkpoint = phi3_with_tokenizer(tmp_path, num_key_value_heads=1)
     # Chunks so small that a prompt of 1,000 tokens takes a while.
     small = ["--max-num-seqs", "2", "--max-num-batched-tokens", "2"]
     with running(tmp_path, str(checkpoint), *ENGINE, *FLAGS, *small) as started:

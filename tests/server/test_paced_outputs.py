@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.async_llm import InputStreamError
 from vllm.v1.engine.logprobs import LogprobsProcessor
 from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
+from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
 from ropeswitch.server.app import paced_outputs
 from ropeswitch.server.app.paced_outputs import SLICE, PacedOutputs
 
+pytestmark = pytest.mark.anyio
 WIDTH = 21  # a token's log-probabilities
 STREAM, WHOLE = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
@@ -41,13 +44,22 @@ class Server:
 
     async def abort(self, request_id: str, internal: bool) -> None:
         self.aborted += self.processor.abort_requests([request_id], internal)
+        # Ending a request takes the engine a while, in which its client runs; upstream ends it with an output.
+        await asyncio.sleep(0.05)
 
     def record(self, _: None, iteration: IterationStats, engine_idx: int) -> None:
         self.recorded.append(iteration)
 
-    def add(self, name: str, kind: RequestOutputKind, prompt: int = 1, prompt_logprobs: int | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        kind: RequestOutputKind,
+        prompt: int = 1,
+        prompt_logprobs: int | None = None,
+        parent: ParentRequest | None = None,
+    ) -> None:
         queue = self.queues[name] = RequestOutputCollector(kind, name)
-        self.processor.add_request(request(name, kind, prompt, prompt_logprobs), None, None, 0, queue)
+        self.processor.add_request(request(name, kind, prompt, prompt_logprobs), None, parent, 0, queue)
         self.processor.request_states[name].ropeswitch = SimpleNamespace(engine=0)
 
     def step(self, *outputs: EngineCoreOutput) -> None:
@@ -57,7 +69,7 @@ class Server:
         """The parts of an answer until it is whole."""
         parts: list[Any] = []
         while not parts or not parts[-1].finished:
-            parts.append(await self.queues[name].get())
+            parts.append(await asyncio.wait_for(self.queues[name].get(), 20))
         return parts
 
 
@@ -76,157 +88,152 @@ def output(name: str, token: int, reason: FinishReason | None = None, **more: An
     return EngineCoreOutput(name, [token], new_logprobs=new, finish_reason=reason, **more)
 
 
-def run(test: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20):
-            await test(Server())
+def before_processing(monkeypatch: pytest.MonkeyPatch, call: Callable[[EngineCoreOutput], None]) -> None:
+    """Have ``call`` see every output whose log-probabilities are processed."""
+    update = LogprobsProcessor.update_from_output
 
-    asyncio.run(main())
+    def seen(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+        call(each)
+        update(self, each)
+
+    monkeypatch.setattr(LogprobsProcessor, "update_from_output", seen)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
 
 
 @pytest.mark.parametrize("kind", [STREAM, WHOLE])
-def test_other_tasks_run_between_slices(monkeypatch: pytest.MonkeyPatch, kind: RequestOutputKind) -> None:
+async def test_other_tasks_run_between_slices(
+    server: Server, monkeypatch: pytest.MonkeyPatch, kind: RequestOutputKind
+) -> None:
     """An engine that is far ahead: 40 answers of 30 tokens are there at once. All arrive whole, and are counted."""
     processed, tokens, names = [0], 30, [str(number) for number in range(40)]
-    update = LogprobsProcessor.update_from_output
 
-    def counted(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+    def count(each: EngineCoreOutput) -> None:
         processed[-1] += WIDTH
-        update(self, each)
 
     async def other() -> None:
         while True:
             await asyncio.sleep(0)
             processed.append(0)
 
-    async def test(server: Server) -> None:
-        for name in names:
-            server.add(name, kind)
-        readers = [asyncio.create_task(server.read(name)) for name in names]
-        beside = asyncio.create_task(other())
-        for token in range(tokens):
-            server.step(*(output(name, token, FinishReason.LENGTH if token == tokens - 1 else None) for name in names))
-        for parts in await asyncio.gather(*readers):
-            found = [token for part in parts for token in part.outputs[0].token_ids]
-            first = [next(iter(each)) for part in parts for each in part.outputs[0].logprobs]
-            assert found == first == list(range(tokens))
-        beside.cancel()
-        # Of the first step, one slice fits into its turn.
-        counted_late = sum(each.num_generation_tokens for each in server.recorded)
-        assert counted_late == tokens * len(names) - SLICE // WIDTH
-        assert not server.processor.request_states and not server.processor._waiting
-
-    monkeypatch.setattr(LogprobsProcessor, "update_from_output", counted)
-    run(test)
+    before_processing(monkeypatch, count)
+    for name in names:
+        server.add(name, kind)
+    readers = [asyncio.create_task(server.read(name)) for name in names]
+    beside = asyncio.create_task(other())
+    for token in range(tokens):
+        server.step(*(output(name, token, FinishReason.LENGTH if token == tokens - 1 else None) for name in names))
+    for parts in await asyncio.gather(*readers):
+        found = [token for part in parts for token in part.outputs[0].token_ids]
+        first = [next(iter(each)) for part in parts for each in part.outputs[0].logprobs]
+        assert found == first == list(range(tokens))
+    beside.cancel()
+    # Of the first step, one slice fits into its turn.
+    counted_late = sum(each.num_generation_tokens for each in server.recorded)
+    assert counted_late == tokens * len(names) - SLICE // WIDTH
+    assert not server.processor.request_states and not server.processor._waiting
     assert sum(processed) == WIDTH * tokens * len(names)
     # A turn may have a slice of new outputs, and one of those that waited.
     assert max(processed) < 2 * (SLICE + WIDTH)
 
 
-def test_a_stream_that_is_not_read_is_ended_and_its_client_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_is_not_read_is_ended_and_its_client_told(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(paced_outputs, "BEHIND", 50)
-
-    async def test(server: Server) -> None:
-        server.add("slow", STREAM)
-        for token in range(60):
-            server.step(output("slow", token))
-            await asyncio.sleep(0)
-        while not server.aborted:
-            await asyncio.sleep(0.01)
-        server.step(output("slow", 60))
-        assert server.aborted == ["slow"] and not server.processor._waiting
-        with pytest.raises(InputStreamError) as error:
-            await server.queues["slow"].get()
-        assert isinstance(error.value.cause, VLLMValidationError) and "More than 50 tokens" in str(error.value)
-
-    run(test)
+    server.add("slow", STREAM)
+    for token in range(60):
+        server.step(output("slow", token))
+        await asyncio.sleep(0)
+    while not server.aborted:
+        await asyncio.sleep(0.01)
+    server.step(output("slow", 60))
+    assert server.aborted == ["slow"] and not server.processor._waiting
+    with pytest.raises(InputStreamError) as error:
+        await server.queues["slow"].get()
+    assert isinstance(error.value.cause, VLLMValidationError) and "More than 50 tokens" in str(error.value)
 
 
-def test_a_stream_that_is_read_again_continues_where_it_was() -> None:
-    async def test(server: Server) -> None:
-        server.add("slow", STREAM)
-        for token in range(60):
-            server.step(output("slow", token, FinishReason.LENGTH if token == 59 else None))
-            await asyncio.sleep(0)
-        # One slice at most is turned into objects before it is read.
-        assert sum(len(each.token_ids) for each in server.queues["slow"].output.outputs) <= SLICE // WIDTH + 1
-        parts = await server.read("slow")
-        assert [token for part in parts for token in part.outputs[0].token_ids] == list(range(60))
-
-    run(test)
-
-
-def test_an_answer_with_too_many_is_refused_not_built() -> None:
-    async def test(server: Server) -> None:
-        server.processor.most = 10 * WIDTH
-        for name, kind in (("whole", WHOLE), ("stream", STREAM)):
-            server.add(name, kind)
-        reader = asyncio.create_task(server.read("stream"))
-        for token in range(11):
-            server.step(output("whole", token), output("stream", token, FinishReason.LENGTH if token == 10 else None))
-            await asyncio.sleep(0)
-        await reader
-        with pytest.raises(
-            InputStreamError, match=f"{11 * WIDTH} log-probabilities, more than .* limit of {10 * WIDTH}"
-        ):
-            await server.queues["whole"].get()
-        assert server.aborted == ["whole"]
-
-    run(test)
+async def test_a_stream_that_is_read_again_continues_where_it_was(server: Server) -> None:
+    server.add("slow", STREAM)
+    for token in range(60):
+        server.step(output("slow", token))
+        await asyncio.sleep(0)
+    # It has no log-probabilities, and comes after those that wait nonetheless.
+    server.step(EngineCoreOutput("slow", [], finish_reason=FinishReason.LENGTH))
+    # One slice at most is turned into objects before it is read.
+    assert sum(len(each.token_ids) for each in server.queues["slow"].output.outputs) <= SLICE // WIDTH + 1
+    parts = await server.read("slow")
+    assert [token for part in parts for token in part.outputs[0].token_ids] == list(range(60))
 
 
-def test_a_stream_keeps_no_log_probabilities_that_it_has_sent() -> None:
-    async def test(server: Server) -> None:
-        server.add("a", STREAM)
-        for token in range(500):
-            server.step(output("a", token))
-            [found] = (await server.queues["a"].get()).outputs
-            assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
-            await asyncio.sleep(0)
-        assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
-
-    run(test)
-
-
-def test_a_refused_answer_is_never_taken_for_a_whole_one() -> None:
-    """Ending a request takes the engine a while, in which its client runs; upstream ends it with an output."""
-
-    async def test(server: Server) -> None:
-        server.processor.most = 10 * WIDTH
-        server.add("whole", WHOLE)
-        end = server.processor.client.abort
-
-        async def slow(request_id: str, internal: bool) -> None:
-            await end(request_id, internal)
-            await asyncio.sleep(0.05)
-
-        server.processor.client.abort = slow
-        reader = asyncio.create_task(server.read("whole"))
-        for token in range(11):
-            server.step(output("whole", token))
-        with pytest.raises(InputStreamError):
-            await reader
-
-    run(test)
+async def test_an_answer_with_too_many_is_refused_not_built_nor_taken_for_a_whole_one(server: Server) -> None:
+    """The other answer to its prompt ends with it."""
+    server.processor.most = 10 * WIDTH
+    parent = ParentRequest(request("parent", WHOLE, 1, None))
+    whole, sibling = (parent.get_child_info(index)[0] for index in range(2))
+    for name, kind in ((whole, WHOLE), (sibling, WHOLE), ("stream", STREAM)):
+        server.add(name, kind, parent=None if kind is STREAM else parent)
+    stream, refused = (asyncio.create_task(server.read(name)) for name in ("stream", whole))
+    for token in range(11):
+        server.step(output(whole, token), output("stream", token, FinishReason.LENGTH if token == 10 else None))
+        await asyncio.sleep(0)
+    await stream
+    limit = f"{11 * WIDTH} log-probabilities, more than .* limit of {10 * WIDTH}"
+    with pytest.raises(InputStreamError, match=limit):
+        await refused
+    assert {*server.aborted} == {whole, sibling}
 
 
-def test_flat_log_probabilities_stop_no_ones_outputs() -> None:
+async def test_answers_that_end_together_are_not_built_in_one_turn(server: Server) -> None:
+    for name in ("a", "b", "c"):
+        server.add(name, WHOLE)
+    for token in range(20):
+        server.step(*(output(name, token, FinishReason.LENGTH if token == 19 else None) for name in "abc"))
+        assert all(queue.output is None for queue in server.queues.values())
+        await asyncio.sleep(0.02)
+    for parts in await asyncio.gather(*(server.read(name) for name in "abc")):
+        assert parts[-1].outputs[0].token_ids == list(range(20))
+
+
+async def test_a_stream_keeps_no_log_probabilities_that_it_has_sent(server: Server) -> None:
+    server.add("a", STREAM)
+    for token in range(500):
+        server.step(output("a", token))
+        [found] = (await server.queues["a"].get()).outputs
+        assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
+        await asyncio.sleep(0)
+    assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
+    assert server.recorded == [], "a client that keeps up waits for nothing"
+
+
+async def test_flat_log_probabilities_stop_no_ones_outputs(server: Server) -> None:
     """/inference/v1/generate takes ``flat_logprobs``, whose container deletes nothing."""
-
-    async def test(server: Server) -> None:
-        server.add("a", STREAM)
-        state = server.processor.request_states["a"]
-        state.logprobs_processor.logprobs = FlatLogprobs()
-        for token in range(50):
-            server.step(output("a", token))
-            assert (await server.queues["a"].get()).outputs[0].token_ids == [token]
-            await asyncio.sleep(0)
-
-    run(test)
+    server.add("a", STREAM)
+    state = server.processor.request_states["a"]
+    state.logprobs_processor.logprobs = FlatLogprobs()
+    for token in range(50):
+        server.step(output("a", token))
+        assert (await server.queues["a"].get()).outputs[0].token_ids == [token]
+        await asyncio.sleep(0)
 
 
-def test_a_prompt_s_log_probabilities_are_those_of_upstream() -> None:
-    ids = torch.arange(100 * WIDTH).reshape(100, WIDTH)
+async def test_a_prompt_s_log_probabilities_are_those_of_upstream_in_slices(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, processed = torch.arange(100 * WIDTH).reshape(100, WIDTH), [0]
+
+    def count(each: EngineCoreOutput) -> None:
+        if (tensors := each.new_prompt_logprobs_tensors) is not None:
+            processed.append(tensors.logprobs.numel())
 
     async def answer(processor: OutputProcessor, server: Server) -> Any:
         server.processor = processor
@@ -235,29 +242,66 @@ def test_a_prompt_s_log_probabilities_are_those_of_upstream() -> None:
         server.step(output("a", 7, FinishReason.LENGTH, new_prompt_logprobs_tensors=tensors))
         return (await server.read("a"))[0].prompt_logprobs
 
-    async def test(server: Server) -> None:
-        ours = await answer(server.processor, server)
-        assert ours == await answer(OutputProcessor(None, log_stats=True), server) and len(ours) == 101
+    before_processing(monkeypatch, count)
+    ours = await answer(server.processor, server)
+    assert sum(processed) == ids.numel() and max(processed) <= SLICE
+    assert ours == await answer(OutputProcessor(None, log_stats=True), server) and len(ours) == 101
 
-    run(test)
+
+async def test_streams_that_end_while_they_wait_hold_up_no_other(server: Server) -> None:
+    """One is aborted, and one meets a stop string, of which the engine does not know."""
+    stopped: list[str] = []
+
+    async def stop(request_ids: list[str]) -> None:
+        stopped.extend(request_ids)
+
+    server.processor.client.engine_core = SimpleNamespace(abort_requests_async=stop)
+    for name in ("gone", "met", "other"):
+        server.add(name, STREAM)
+        reason = FinishReason.LENGTH if name == "other" else None
+        server.step(*(output(name, token) for token in range(40)), output(name, 40, reason))
+    await server.abort("gone", internal=True)
+    server.processor.request_states["met"].detokenizer.update = lambda *_: "stop"
+    met, other = await asyncio.gather(server.read("met"), server.read("other"))
+    assert [token for part in other for token in part.outputs[0].token_ids] == list(range(41))
+    assert (met[-1].outputs[0].stop_reason, stopped) == ("stop", ["met"])
 
 
-def test_a_fault_ends_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    update = LogprobsProcessor.update_from_output
+async def test_waiting_outputs_do_not_keep_the_messages_that_they_came_in(server: Server) -> None:
+    server.add("slow", STREAM)
+    messages = []
+    for token in range(30):
+        each = output("slow", token)
+        message = np.repeat(each.new_logprobs.logprobs, 1000, axis=0)
+        messages.append(weakref.ref(message))
+        each.new_logprobs = each.new_logprobs._replace(logprobs=message[:1])
+        server.step(each)
+    del each, message
+    assert not any(message() is not None for message in messages[-10:])
 
-    def faulty(self: LogprobsProcessor, each: EngineCoreOutput) -> None:
+
+async def test_others_get_as_much_time_as_a_client_whose_task_takes_long(server: Server) -> None:
+    server.add("a", STREAM)
+    for token in range(60):
+        server.step(output("a", token, FinishReason.LENGTH if token == 59 else None))
+    start, parts, finished = time.monotonic(), 0, False
+    while not finished:
+        finished = (await server.queues["a"].get()).finished
+        time.sleep(0.06)
+        parts += 1
+    assert parts > 3 and time.monotonic() - start > 1.7 * 0.06 * parts
+
+
+async def test_a_fault_ends_its_own_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(each: EngineCoreOutput) -> None:
         if each.new_token_ids == [66]:
             raise ArithmeticError("injected")
-        update(self, each)
 
-    async def test(server: Server) -> None:
-        for name in ("a", "b"):
-            server.add(name, WHOLE)
-        server.step(*(output("a", 1) for _ in range(30)), output("b", 66), output("a", 2, FinishReason.LENGTH))
-        assert (await server.read("a"))[0].outputs[0].token_ids[-1] == 2
-        with pytest.raises(InputStreamError, match="injected"):
-            await server.read("b")
-        assert server.aborted == ["b"]
-
-    monkeypatch.setattr(LogprobsProcessor, "update_from_output", faulty)
-    run(test)
+    before_processing(monkeypatch, fail)
+    for name in ("a", "b"):
+        server.add(name, WHOLE)
+    server.step(*(output("a", 1) for _ in range(30)), output("b", 66), output("a", 2, FinishReason.LENGTH))
+    assert (await server.read("a"))[0].outputs[0].token_ids[-1] == 2
+    with pytest.raises(InputStreamError, match="injected"):
+        await server.read("b")
+    assert server.aborted == ["b"]

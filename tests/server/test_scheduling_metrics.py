@@ -1,10 +1,6 @@
 """What length-aware scheduling adds to ``/metrics``; ``test_length_metrics.py`` has a running server's."""
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,23 +19,20 @@ from ropeswitch.server.metrics import scheduling_metrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES, SchedulingMetrics
 from tests.server.front.parts import parts, server_parts
 
-TARGET, ERROR, NEXT_SET, REMAINING = (name for name, _ in GAUGES.values())
+NAMES = [name for name, _ in GAUGES.values()]
 
 
 def report(**changes: float) -> dict[str, float]:
     return {"target_seconds": 0.05, "error": 0.1, "next_set_tokens": 16, "remaining_prefill_seconds": 2.5} | changes
 
 
-def answering(answer: dict[str, float] | None) -> Callable[[], Awaitable[dict[str, float] | None]]:
-    async def ask() -> dict[str, float] | None:
-        return answer
-
-    return ask
+async def answer() -> dict[str, float]:
+    return report()
 
 
 def values(registry: CollectorRegistry, engine: str = "0") -> list[float | None]:
     labels = {"model_name": "m", "engine": engine}
-    return [registry.get_sample_value(name, labels) for name in (TARGET, ERROR, NEXT_SET, REMAINING)]
+    return [registry.get_sample_value(name, labels) for name in NAMES]
 
 
 def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +47,7 @@ def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pyte
             await step.wait()
             return report(error=0.7)
 
-        metrics = SchedulingMetrics({0: busy, 1: answering(report())}, "m", registry)
+        metrics = SchedulingMetrics({0: busy, 1: answer}, "m", registry)
         for _ in range(3):
             await asyncio.wait_for(metrics.refresh(), 1)
         assert len(asked) == 1, "questions pile up in an engine that does not answer"
@@ -67,36 +60,28 @@ def test_an_engine_in_a_long_step_answers_for_the_next_request(monkeypatch: pyte
     asyncio.run(scrape())
 
 
-def client(answers: dict[bytes, Any]) -> Any:
-    """An engine client whose engines answer, or raise, what is given."""
-
-    async def call(method: str, *, engine: bytes) -> Any:
-        assert method == "scheduling_report"
-        if isinstance(answers[engine], Exception):
-            raise answers[engine]
-        return answers[engine]
-
-    core = SimpleNamespace(engine_ranks_managed=range(4, 4 + len(answers)), core_engines=list(answers))
-    core._call_utility_async = call
-    return SimpleNamespace(engine_core=core)
-
-
 def test_engines_that_do_not_answer_keep_their_last_values(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: dict[bytes, Any] = {b"\4\0": report(), b"\5\0": report(error=0.2)}
+
+    async def call(method: str, *, engine: bytes) -> Any:
+        if isinstance(answers[engine], Exception):
+            raise answers[engine]
+        return answers[engine]
+
+    core = SimpleNamespace(engine_ranks_managed=[4, 5], core_engines=list(answers), _call_utility_async=call)
     registry = CollectorRegistry()
-    metrics = SchedulingMetrics(asking(client(answers), "scheduling_report"), "m", registry)
+    metrics = SchedulingMetrics(asking(SimpleNamespace(engine_core=core), "scheduling_report"), "m", registry)
     asyncio.run(metrics.refresh())
     answers[b"\4\0"], answers[b"\5\0"] = EngineDeadError(), Exception("Server shutting down")
     with monkeypatch.context() as leaving:
         leaving.setattr(life_cycle.LIFE, "leaving", True)
         asyncio.run(metrics.refresh())
-    assert values(registry, "4") == [0.05, 0.1, 16, 2.5]
-    assert values(registry, "5") == [0.05, 0.2, 16, 2.5]
+    assert not caplog.records
     answers[b"\5\0"] = Exception("Call to scheduling_report method failed: ")
     asyncio.run(metrics.refresh())
-    assert values(registry, "5") == [0.05, 0.2, 16, 2.5]
+    assert (values(registry, "4"), values(registry, "5")) == ([0.05, 0.1, 16, 2.5], [0.05, 0.2, 16, 2.5])
     assert ["scheduling_report: Call to" in each.message for each in caplog.records] == [True]
 
 
@@ -106,40 +91,17 @@ def test_only_metrics_asks_the_engines(tmp_path: Path, middleware: Any) -> None:
     registry = CollectorRegistry()
     app = FastAPI()
     app.add_middleware(middleware)
-    metrics: Any = SchedulingMetrics({0: answering(report())}, "m", registry)
+    metrics: Any = SchedulingMetrics({0: answer}, "m", registry)
     app.state.ropeswitch = server_parts(parts(tmp_path)[0], scheduling_metrics=metrics)
 
     @app.get("/metrics")
     @app.get("/metrics/")
     @app.get("/metrics/more")
     async def reading() -> float | None:
-        return registry.get_sample_value(TARGET, {"model_name": "m", "engine": "0"})
+        return registry.get_sample_value(NAMES[0], {"model_name": "m", "engine": "0"})
 
     for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
         http = TestClient(app, root_path=root)
         for path, expected in (("/metrics/more", None), ("/metrics", 0.05), ("/metrics/", 0.05)):
             metrics._gauges["target_seconds"].clear()
             assert http.get(prefix + path).json() == expected
-
-
-def test_several_api_servers_show_the_latest_values(tmp_path: Path) -> None:
-    """As vLLM runs them: Prometheus's files in a folder, which whichever process is asked reads."""
-    code = """if True:
-        import asyncio, sys
-        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-        from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-
-        async def ask():
-            figures = dict.fromkeys(("target_seconds", "next_set_tokens", "remaining_prefill_seconds"), 0.05)
-            return figures | {"error": float(sys.argv[1])}
-
-        asyncio.run(SchedulingMetrics({0: ask}, "m").refresh())
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
-        print(generate_latest(registry).decode())
-    """
-    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    for error in (0.9, 0.1, 0.5):
-        command = [sys.executable, "-c", code, str(error)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert f'{ERROR}{{engine="0",model_name="m"}} {error}' in done.stdout.splitlines()

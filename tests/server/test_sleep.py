@@ -12,7 +12,7 @@ import pytest
 
 from tests.server.asking import Asking, wait_until
 from tests.server.checkpoint import WINDOW
-from tests.server.running import ENGINE, Answer, Server, refused, running
+from tests.server.running import ENGINE, Answer, Server, running
 
 # Below, across and above the end of the first set.
 PROMPTS = [[5] * 20, [6] * (WINDOW - 30), [7] * (WINDOW + 30)]
@@ -70,12 +70,3 @@ def test_a_server_sleeps_and_wakes(checkpoint: Path, tmp_path: Path) -> None:
             assert any('"finish_reason":"abort"' in line for line in each.lines)
         assert server.post("/reset_prefix_cache", {}).status == 200
         assert texts([server.post("/v1/completions", body(server, prompt)) for prompt in PROMPTS]) == expected
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("flag", "expected"),
-    [("--enable-sleep-mode", "Sleep mode"), ("--enable-cumem-allocator", "cumem allocator")],
-)
-def test_cpus_have_no_sleep_mode(checkpoint: Path, flag: str, expected: str) -> None:
-    assert refused("serve", str(checkpoint), *ENGINE, "--port", "0", flag).startswith(f"{expected} is not supported")

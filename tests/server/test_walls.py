@@ -5,7 +5,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from ropeswitch.models import BUNDLED_MODEL
 from tests.server.asking import wait_until
 from tests.server.attacks import ATTACKS
-from tests.server.running import Server, running
+from tests.server.running import Answer, Server, running
 
 MODEL = BUNDLED_MODEL.name
 SECONDS = 30.0
@@ -32,30 +34,25 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-class Client:
-    """Asks again and again from a thread of its own, and keeps the seconds of each answer."""
+@contextmanager
+def repeating(ask: Callable[[], Answer], pause: float) -> Iterator[list[tuple[float, str]]]:
+    """Ask again and again; the seconds of each answer, and its text unless its status is 200."""
+    found: list[tuple[float, str]] = []
+    over = threading.Event()
 
-    def __init__(self, ask: Any, pause: float) -> None:
-        self.seconds: list[float] = []
-        self.failures: list[str] = []
-        self._ask, self._pause, self._ended = ask, pause, threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._pause):
+    def run() -> None:
+        while not over.wait(pause):
             started = time.monotonic()
-            answer = self._ask()
-            self.seconds.append(time.monotonic() - started)
-            if answer.status != 200:
-                self.failures.append(answer.text)
+            answer = ask()
+            found.append((time.monotonic() - started, "" if answer.status == 200 else answer.text))
 
-    def __enter__(self) -> "Client":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(run)
+        try:
+            yield found
+        finally:
+            over.set()
+            asking.result()
 
 
 def in_engine(server: Server) -> float:
@@ -70,33 +67,20 @@ def attacking(server: Server, name: str, seconds: float) -> "subprocess.Popen[by
     return subprocess.Popen(program, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
 
 
-def attack(server: Server, name: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Attack, and return what the attacker, the other client and the probe of health got."""
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-    other = Client(lambda: server.post("/v1/chat/completions", asked, authorization="Bearer other"), 0.5)
-    health = Client(lambda: server.get("/health/live"), 0.1)
-    with attacking(server, name, seconds) as attacker, health, other:
-        printed, _ = attacker.communicate(timeout=seconds + 120)
-    deadline = time.monotonic() + 30
-    while (left := in_engine(server)) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return {
-        "attacker": json.loads(printed),
-        "health": max(health.seconds),
-        "answer": max(other.seconds),
-        "answers": len(other.seconds),
-        "failures": other.failures + health.failures,
-        "left": left,
-    }
-
-
 @pytest.mark.parametrize("name", ATTACKS)
 def test_another_client_gets_its_answers_and_health_within_a_second(attacked: Server, name: str) -> None:
-    found = attack(attacked, name)
-    print(name, {key: value for key, value in found.items() if key != "failures"}, found["failures"][:2])
-    assert found["failures"] == [] and found["answers"] > 1, found
-    assert found["health"] < HEALTH_SECONDS and found["answer"] < ANSWER_SECONDS, found
-    assert found["left"] == 0, found
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    with (
+        attacking(attacked, name, SECONDS) as attacker,
+        repeating(lambda: attacked.get("/health/live"), 0.1) as probes,
+        repeating(lambda: attacked.post("/v1/chat/completions", asked, authorization="Bearer other"), 0.5) as answers,
+    ):
+        printed, _ = attacker.communicate(timeout=SECONDS + 120)
+    wait_until(lambda: in_engine(attacked) == 0, time.monotonic(), "the attacker's requests end", 30)
+    health, answer = (max(seconds for seconds, _ in each) for each in (probes, answers))
+    print(name, json.loads(printed), health, answer, len(answers))
+    assert not [failure for _, failure in (*probes, *answers) if failure] and len(answers) > 1
+    assert health < HEALTH_SECONDS and answer < ANSWER_SECONDS
 
 
 CHAT = {"messages": [{"role": "user", "content": "Go on."}], "max_tokens": 16}

@@ -70,7 +70,7 @@ def test_a_family_and_its_cached_prompts(start: Start, tmp_path: Path, name: str
 
 
 @pytest.mark.full
-def test_a_time_axis_beyond_the_longest_sequence(start: Start, tmp_path: Path) -> None:
+def test_a_time_axis_beyond_the_longest_sequence_and_prompts_that_are_too_long(start: Start, tmp_path: Path) -> None:
     """Frames 200 seconds apart: Qwen2.5-VL puts them at positions 0 and 800, where no sequence exceeds 512 tokens."""
     llm, media = serving(start, tmp_path, "qwen2.5-vl")
     prompt, media = Prompt((40,), video=200.0), replace(media, after_time=True)
@@ -79,11 +79,6 @@ def test_a_time_axis_beyond_the_longest_sequence(start: Start, tmp_path: Path) -
     first = reference.by_end[64]
     assert isinstance(first, MediaReference)
     assert int(first.positions(tokens, first.media["mm_token_type_ids"])[:, :, -1].max()) > 800
-
-
-@pytest.mark.full
-def test_prompts_that_are_too_long(start: Start, tmp_path: Path) -> None:
-    llm, media = serving(start, tmp_path, "qwen2.5-vl")
     with pytest.raises(VLLMValidationError, match="longer than the maximum model length of 512"):
         check(llm, media, [(Prompt((450, (10, 8))), 1)])
     # The engine goes on.

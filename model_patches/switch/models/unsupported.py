@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError
@@ -27,7 +28,10 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
         UnsupportedError: with the config field, its value and the reason.
     """
     theta = check_rotation(hf_config)
-    expected = _rotary_dim(hf_config)
+    # Rotated values per head; None if the config does not say, as the rotary module then checks.
+    expected: int | None = None
+    with suppress(FactorError):
+        expected = rope_from_config(hf_config, original_length=7).rotary_dim
     if expected is not None and expected != ladder.rotary_dim:
         raise UnsupportedError(
             f"factors: each set has {ladder.rotary_dim // 2} factors, but the model rotates {expected} of its head's "
@@ -207,11 +211,3 @@ def _check_drafts(method: str | None, rejection_sample_method: str | None) -> No
             f"speculative_config.method: {method!r} drafts nothing and hands hidden states to a KV connector, without the "
             "factor set that made them; leave it out"
         )
-
-
-def _rotary_dim(hf_config: Mapping[str, Any]) -> int | None:
-    """Return the rotated values per head, or None if the config does not say (the rotary module then checks)."""
-    try:
-        return rope_from_config(hf_config, original_length=7).rotary_dim
-    except FactorError:
-        return None

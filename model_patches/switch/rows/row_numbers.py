@@ -136,7 +136,7 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
     for method in methods:
         method.apply, method.embedding = _linear, _embedding
     for each in experts:
-        each.forward = _experts
+        each.forward = lambda hidden_states, *_, **__: torch.zeros_like(hidden_states)
     try:
         yield
     finally:
@@ -156,7 +156,3 @@ def _linear(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> to
 def _embedding(layer: Any, tokens: torch.Tensor) -> torch.Tensor:
     # While loading, torch's default dtype is the model's.
     return tokens.new_zeros(*tokens.shape, layer.embedding_dim, dtype=torch.get_default_dtype())
-
-
-def _experts(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.zeros_like(hidden_states)

@@ -28,7 +28,7 @@ from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.cost import answers_of, excess
 from ropeswitch.server.front.limits.media import own_names
-from ropeswitch.server.front.refusal import Refusal, RefusedError, bodies_too_many, invalid_body, shorten
+from ropeswitch.server.front.refusal import Refusal, RefusedError, invalid_body, no_room, shorten
 
 # Bodies of more bytes are parsed on another thread than those of more than LONG, which need not wait for them.
 VERY_LONG = 1 << 20
@@ -55,7 +55,7 @@ class LongRequest(Request):
             self._size += len(chunk)
             more = self._size - context.held_bytes if self._size > LONG else 0
             if more > held.room(context.client):
-                raise self._refused(bodies_too_many(held))
+                raise self._refused(no_room("held_bytes", "server_busy", held, "bytes of request bodies are in flight"))
             held.add(context.client, more)
             context.held_bytes += more
             yield chunk

@@ -104,8 +104,8 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
     outputs = getattr(params, "structured_outputs", None)
     if outputs is not None:
         seconds = grammar_seconds(vars(outputs), limits.vocabulary)
-        context.cost.grammar_seconds += seconds
-        prompts = 1 if seconds > limits.grammar_seconds else context.cost.grammar_seconds / max(seconds, 1e-9)
+        context.grammar_seconds += seconds
+        prompts = 1 if seconds > limits.grammar_seconds else context.grammar_seconds / max(seconds, 1e-9)
         if (refusal := _grammar_excess(("tools",), seconds, prompts, limits)) is not None:
             return refusal
     if (repeated := getattr(params, "repetition_detection", None)) is not None:
@@ -121,11 +121,11 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
     )
     if sampled or of_prompt:
         output = (params.max_tokens or ASSUMED_TOKENS) if context.asked.limited else ASSUMED_TOKENS
-        context.cost.prompt_logprobs += of_prompt * tokens
-        context.cost.logprobs += sampled * output * params.n
+        context.prompt_logprobs += of_prompt * tokens
+        context.logprobs += sampled * output * params.n
         checks = (
-            ("prompt_logprobs", context.cost.prompt_logprobs, limits.logprobs),
-            ("logprobs", context.cost.logprobs, ASKED * limits.logprobs),
+            ("prompt_logprobs", context.prompt_logprobs, limits.logprobs),
+            ("logprobs", context.logprobs, ASKED * limits.logprobs),
         )
         for field, found, most in checks:
             if found > most:
@@ -182,29 +182,27 @@ class GrammarTurns:
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
-        self._free: dict[bytes, float] = {}  # when a client's last grammar has had its time
+        self._free: dict[bytes, float] = {}  # when a client's last grammar or words have had their time
         self._starts: dict[int, float] = {}  # of the last grammars, by their hash
-        self._words: dict[bytes, float] = {}  # when a client's last words have had their time
 
     async def wait(self, grammar: Mapping[str, Any]) -> None:
         """Wait for the current client's turn to compile a ``vars(StructuredOutputsParams)``; a known one needs none."""
-        now, known = time.monotonic(), hash(str(grammar))
-        if (context := current.get()) is not None:
-            self._free = {client: free for client, free in self._free.items() if free > now}
-            start = self._free.get(context.client, now)
-            # One that another client has put off takes this client's own turn.
-            if self._starts.get(known, math.inf) > start:
-                self._starts[known] = start
-                self._free[context.client] = start + grammar_seconds(grammar, self._vocabulary)
-                if len(self._starts) > CACHED:
-                    del self._starts[next(iter(self._starts))]
+        now, known, context = time.monotonic(), hash(str(grammar)), current.get()
+        # One that another client has put off takes this client's own turn.
+        if context is not None and self._starts.get(known, math.inf) > max(now, self._free.get(context.client, now)):
+            self._starts[known] = self._start(context.client, grammar_seconds(grammar, self._vocabulary), now)
+            if len(self._starts) > CACHED:
+                del self._starts[next(iter(self._starts))]
         await asyncio.sleep(self._starts.get(known, now) - now)
 
     async def wait_words(self, words: list[str]) -> None:
         """Wait for the current client's turn to have its ``bad_words`` tokenized."""
         now, context = time.monotonic(), current.get()
         if context is not None:
-            self._words = {client: free for client, free in self._words.items() if free > now}
-            start = self._words.get(context.client, now)
-            self._words[context.client] = start + WORD * _size(words)
-            await asyncio.sleep(start - now)
+            await asyncio.sleep(self._start(context.client, WORD * _size(words), now) - now)
+
+    def _start(self, client: bytes, seconds: float, now: float) -> float:
+        self._free = {each: free for each, free in self._free.items() if free > now}
+        start = self._free.get(client, now)
+        self._free[client] = start + seconds
+        return start

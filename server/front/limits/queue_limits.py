@@ -13,14 +13,8 @@ from collections.abc import Callable, Sequence
 
 from ropeswitch.server.front.context import RequestContext, Ticket, current
 from ropeswitch.server.front.limits.keys import Shares
-from ropeswitch.server.front.refusal import (
-    Refusal,
-    RefusedError,
-    prompt_too_long,
-    queue_full,
-    too_large,
-    too_many_at_once,
-)
+from ropeswitch.server.front.refusal import Refusal, RefusedError, invalid_body, no_room
+from ropeswitch.server.metrics.instruments import Reason
 
 # Seconds between two polls for the prompts that still wait; counts and gauges are as old.
 LOOK_SECONDS = 0.25
@@ -69,7 +63,7 @@ class Admission:
     def begin(self, context: RequestContext) -> None:
         """Count a request or WebSocket as one sequence of its client until :meth:`end`, or raise RefusedError."""
         if self.sequences.room(context.client) < 1:
-            raise RefusedError(too_many_at_once("sequences", 1, context.client, self.sequences))
+            raise RefusedError(_too_many("sequences", 1, context.client, self.sequences))
         self.sequences.add(context.client, 1)
         context.sequences = 1
 
@@ -85,7 +79,12 @@ class Admission:
         more = copies if context.entered.tickets else copies - context.sequences
         refusal = self._refusal(ticket, more, context.entered.tickets)
         if self._max_prompt_tokens is not None and tokens > self._max_prompt_tokens:
-            refusal = prompt_too_long(tokens, self._max_prompt_tokens)
+            # Begins like OpenAI's message, by which litellm recognizes this error.
+            message = (
+                f"This model's maximum context length is {self._max_prompt_tokens} tokens for a prompt on this server, and "
+                f"the prompt has {tokens} tokens. Send a shorter prompt."
+            )
+            refusal = Refusal("prompt_tokens", 400, "context_length_exceeded", message, param="prompt")
         if refusal is not None:
             raise context.refuse(self._make_error(refusal), tokens)
         if context.sequences:  # 0 after the request's end, for a response in the background
@@ -109,12 +108,16 @@ class Admission:
             counted = [each for each in (*siblings, ticket) if not shares.weight or each.index == ticket.index]
             whole = sum(each.tokens if unit == "tokens" else each.requests for each in counted)
             if whole > shares.most:
-                return too_large(unit, whole, shares)
+                most = f"the {shares.most} that one client may have at once ({shares.flag} {shares.limit})"
+                message = f"prompt: {whole} {unit}, counting prompts times n, exceed {most}. Send smaller requests."
+                return invalid_body(message, "prompt")
             if not shares.weight:
-                return too_many_at_once(unit, amount, ticket.client, shares)
+                return _too_many(unit, amount, ticket.client, shares)
             # A place may be free when the oldest prompt has waited as long again.
             since = next(each.since for each in self._tickets.values() if each.index == ticket.index)
-            return queue_full(of_class.name, unit, min(60, max(1, math.ceil(self._clock() - since))), shares)
+            retry_after = min(60, max(1, math.ceil(self._clock() - since)))
+            reason: Reason = "queue_tokens" if unit == "tokens" else "queue_requests"
+            return no_room(reason, "queue_full", shares, f"{unit} of length class {of_class.name!r} wait", retry_after)
         return None
 
     def look(self) -> None:
@@ -153,3 +156,9 @@ class Admission:
             self.look()
             looked()
             await asyncio.sleep(LOOK_SECONDS)
+
+
+def _too_many(unit: str, more: int, client: bytes, shares: Shares) -> Refusal:
+    message = f"{shares.flag}: this client has {shares.held[client]} of at most {shares.limit} {unit} in flight"
+    message += f", which leaves no room for {more} more. Retry when a request has ended."
+    return Refusal("key_concurrency", 429, "rate_limit_exceeded", message, retry_after=1)

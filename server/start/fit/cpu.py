@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from sysconfig import get_path
-from typing import Any
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit.memory import fit, ranks, read_memory, taken
@@ -70,11 +69,6 @@ def compiles(args: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     return not (
         any(environment.get(name) == "1" for name in _DISABLED)
         or args.enforce_eager
-        or _value(args.optimization_level) in _NONE
-        or _value(mode) in _NONE
+        or args.optimization_level in _NONE
+        or mode in _NONE
     )
-
-
-def _value(level: Any) -> Any:
-    """Return the value of an enum member; other values unchanged."""
-    return getattr(level, "value", level)

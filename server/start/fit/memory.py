@@ -58,7 +58,7 @@ def weight_bytes(args: argparse.Namespace) -> int:
 
 def _model_folder(args: argparse.Namespace) -> Path | None:
     """Return the model's folder, or its snapshot in the hub's cache; None for neither."""
-    folder = expanded("MODEL", args.model)
+    folder = expanded(args.model)
     if folder.is_dir():
         return folder
     from huggingface_hub import snapshot_download

@@ -26,7 +26,6 @@ class SequenceMemory:
         v2: Whether the rank uses the V2 model runner, which stores token IDs in pinned memory.
         device: Kind of device; on ``cpu`` the tables are in host memory too.
         axes: Axes of M-RoPE, whose positions V2 stores in addition to the token IDs; 0 for other models.
-        traces: Whether V2 stores the tokens of a trace to replay (``--enable-trace-replay``).
     """
 
     max_model_len: int
@@ -35,13 +34,12 @@ class SequenceMemory:
     v2: bool = True
     device: str = "cuda"
     axes: int = 0
-    traces: bool = False
 
     def host_bytes(self, sequences: int) -> int:
         """Return the bytes of host memory for ``sequences`` sequences: token IDs, and on a CPU the block tables."""
         array = sequences * self.max_model_len * _INT
         if self.v2:
-            size = self._pinned(array) + self._pinned(array * self.axes) + self._pinned(array * self.traces)
+            size = self._pinned(array) + self._pinned(array * self.axes)
         else:
             # One byte per ID for a flag, and the host's copy of the block table.
             size = array + array // _INT + self._pinned(self._table(sequences))

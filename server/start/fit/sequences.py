@@ -41,7 +41,6 @@ def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: i
         v2=machine.v2,
         device=machine.device,
         axes=axes,
-        traces=args.enable_trace_replay,
     )
 
 

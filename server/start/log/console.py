@@ -4,7 +4,6 @@ A thread of the command's process reads the held log, and notices when an API se
 """
 
 import os
-import shutil
 import sys
 import threading
 import time
@@ -16,13 +15,12 @@ from ropeswitch.server.start.log.outlet import Outlet
 
 # Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
-# A terminal has one line of progress, rewritten. A pipe gets its first line FIRST seconds after the start. Each later line
-# comes when the time since the start has doubled, at most LONGEST_PAUSE seconds after the line before.
+# The first line of progress comes FIRST seconds after the start, and each later one when the time since then has doubled, at
+# most LONGEST_PAUSE seconds after the line before.
 FIRST = 10.0
 LONGEST_PAUSE = 60.0
-# Maximum characters of a line of progress in a pipe.
+# Maximum characters of a line of progress.
 MOST_CHARACTERS = 160
-_CLEAR = "\r\x1b[K"
 _STDOUT, _STDERR = 1, 2
 
 
@@ -36,6 +34,9 @@ class Console:
 
     Attributes:
         output: Standard output, which has the access log of every process.
+        stage: The stage of the start that the progress shows, before the last line of vLLM's log.
+        ready: The file whose lines to print once it exists; an API server writes it when it accepts connections.
+        keep: Whether to keep the held log after the end of the start.
     """
 
     def __init__(self, versions: str, stage: str, *, hold: bool) -> None:
@@ -44,14 +45,12 @@ class Console:
         self.output.pump()
         self._errors = Outlet(_STDERR, OURS + "{} lines dropped, as nobody read standard error\n")
         self._held, self._whole = HeldLog(), not hold
-        self._terminal = os.isatty(self._errors.fd)
         self._lines = LogLines()
-        self._stage = stage
+        self.stage = stage
+        self.ready: Path | None = None
+        self.keep = False
         self._next = FIRST
-        self._ready: Path | None = None
         self._lock = threading.RLock()
-        self._status = ""
-        self._keep = False
         self._over = threading.Event()
         self.say(f"{versions}: {stage}" + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -71,25 +70,12 @@ class Console:
         """Print our own lines with a prefix, except for a line that begins with ``curl``, so that it can be copied."""
         self._print([line if line.startswith("curl ") else OURS + line for line in lines])
 
-    def stage(self, stage: str) -> None:
-        """Set the stage of the start that the progress shows, before the last line of vLLM's log."""
-        self._stage = stage
-
-    def ready_from(self, path: Path) -> None:
-        """Print the lines of this file once it exists; an API server writes it when it accepts connections."""
-        self._ready = path
-
     def release(self) -> None:
         """Print the log held so far, and all of it from now on."""
         with self._lock:
             if not self._whole:
                 self._whole = True
-                self._write(self._held.read(whole=True).decode(errors="replace"))
-
-    def keep(self) -> str | None:
-        """Keep the held log after the end of the start; returns its file, or None where nothing is held."""
-        self._keep = not self._whole
-        return self.path
+                self._errors.put(self._held.read(whole=True))
 
     def close(self) -> None:
         """Print the rest of the log, and restore the standard streams."""
@@ -98,17 +84,20 @@ class Console:
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(self._errors.fd, _STDERR)
-        self._write("")
         self._show(self._held.read() + b"\n" * (not self._whole))
-        self._held.close(keep=self._keep)
+        self._held.close(keep=self.keep)
         self.output.close()
         self._errors.close()
 
     def _run(self) -> None:
         while not self._over.wait(SECONDS):
-            if self._ready is not None and self._ready.exists():
-                self._report_ready(self._ready)
+            # A ready server's lines come after those of its start.
+            ready = self.ready if self.ready is not None and self.ready.exists() else None
             self.catch_up()
+            if ready is not None:
+                first, *rest = ready.read_text(encoding="utf-8").splitlines()
+                self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
+                self.ready, self._lines.serving = None, True
 
     def catch_up(self) -> None:
         """Print the new lines of the log, and the progress."""
@@ -126,26 +115,11 @@ class Console:
             self._print(self._lines.feed(log))
 
     def _show_progress(self, seconds: float) -> None:
-        status = f"{OURS}{self._stage} ({seconds:.0f} s)" + (f": {self._lines.last}" if self._lines.last else "")
-        if self._terminal:
-            self._write("", status[: shutil.get_terminal_size().columns - 1])
-        elif seconds >= self._next:
+        if seconds >= self._next:
             self._next = seconds + min(seconds, LONGEST_PAUSE)
-            self._print([status[:MOST_CHARACTERS]])
-
-    def _report_ready(self, path: Path) -> None:
-        first, *rest = path.read_text(encoding="utf-8").splitlines()
-        self.catch_up()
-        self._write("")
-        self.say(f"ready in {time.monotonic() - self._began:.0f} s: {first}", *rest)
-        self._ready, self._lines.serving = None, True
+            line = f"{OURS}{self.stage} ({seconds:.0f} s)" + (f": {self._lines.last}" if self._lines.last else "")
+            self._print([line[:MOST_CHARACTERS]])
 
     def _print(self, lines: list[str]) -> None:
-        if lines:
-            self._write("".join(f"{line}\n" for line in lines), self._status)
-
-    def _write(self, text: str, status: str = "") -> None:
-        """Print text in place of the line of progress, and a line of progress after it."""
         with self._lock:
-            self._errors.put(((_CLEAR if self._status else "") + text + status).encode(errors="replace"))
-            self._status = status
+            self._errors.put("".join(f"{line}\n" for line in lines).encode(errors="replace"))

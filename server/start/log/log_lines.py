@@ -34,8 +34,7 @@ class LogLines:
     def feed(self, data: bytes) -> list[str]:
         """Return the lines to show of the bytes written since the last call; empty lines are left out."""
         *whole, self._rest = (self._rest + data).split(b"\n")
-        # A progress bar rewrites its line, which has no end yet.
-        self._rest = self._rest[_last(self._rest) :]
+        # The last one has no end yet, as a progress bar's, which is rewritten.
         lines = [_text(part) for part in [*whole, self._rest]]
         for line in filter(None, lines):
             self.last = " ".join(_HEAD.sub("", line).split())
@@ -51,9 +50,5 @@ class LogLines:
 
 
 def _text(part: bytes) -> str:
-    return _ANSI.sub("", part[_last(part) :].rstrip(b"\r").decode(errors="replace"))
-
-
-def _last(part: bytes) -> int:
-    """Return where the last text of a rewritten line begins; vLLM ends the lines of one record with CR and LF."""
-    return part.rstrip(b"\r").rfind(b"\r") + 1
+    """Return the last text of a rewritten line; vLLM ends the lines of one record with CR and LF."""
+    return _ANSI.sub("", part.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace"))

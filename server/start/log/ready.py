@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import shlex
-import ssl
 from argparse import Namespace
 from pathlib import Path
 from typing import Any, Literal
@@ -78,8 +77,6 @@ def curl(url: str, args: Namespace, kind: Kind) -> str:
     if args.ssl_certfile:
         # The certificate may be for another name than the one in the URL, or signed by an authority unknown to curl.
         words.append("-k")
-        if args.ssl_cert_reqs == ssl.CERT_REQUIRED:
-            words += ["--cert", "YOUR_CERTIFICATE", "--key", "ITS_KEY"]
     if args.ropeswitch_front.key_digests or args.ropeswitch_front.key_file:
         words += ["-H", "Authorization: Bearer YOUR_API_KEY"]
     body: dict[str, Any] = {"model": args.served_model_name[0] if args.served_model_name else args.model}

@@ -46,7 +46,6 @@ def files(
     apis: Sequence[str] = OPTIONAL_APIS,
     kubernetes: str = "v1.35.0",
     release: str = "demo",
-    namespace: str = "llm",
     path: Path = CHART,
 ) -> dict[str, str]:
     """Return the rendered text of each template that is not empty.
@@ -54,15 +53,13 @@ def files(
     Raises:
         HelmError: for values that the chart refuses.
     """
-    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release, namespace, path))
+    return dict(_files(json.dumps(values), tuple(apis), kubernetes, release, path))
 
 
 @cache
-def _files(
-    values: str, apis: tuple[str, ...], kubernetes: str, release: str, namespace: str, path: Path
-) -> dict[str, str]:
+def _files(values: str, apis: tuple[str, ...], kubernetes: str, release: str, path: Path) -> dict[str, str]:
     # `Chart.render` has no argument for the cluster's versions, but the engine below it takes them.
-    options = {"name": release, "namespace": namespace, "api_versions": apis, "kube_version": kubernetes}
+    options = {"name": release, "namespace": "llm", "api_versions": apis, "kube_version": kubernetes}
     rendered = _native.call_string("helm_render", chart(path)._raw(), values, json.dumps(options))
     texts: dict[str, str] = json.loads(rendered)
     return {name.partition("/")[2]: text for name, text in texts.items() if text.strip()}
@@ -114,12 +111,6 @@ def pod(values: Values, component: str = "server", pool: str = "main") -> Object
 
 def containers(spec: Object) -> list[Object]:
     return [*spec["containers"], *spec.get("initContainers", [])]
-
-
-def value_after(spec: Object, flag: str) -> str:
-    """Return the argument after a flag in a pod's first container."""
-    args: list[str] = spec["containers"][0]["args"]
-    return args[args.index(flag) + 1]
 
 
 def findings(values: Values, kubernetes: str = "v1.35.0", folder: Path = CHART) -> list[str]:

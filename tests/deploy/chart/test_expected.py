@@ -1,5 +1,6 @@
 """What a user's values make: a table, expected.yaml, and the few cases that need a computation."""
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -12,19 +13,8 @@ from ropeswitch.deploy.plan.planner import Cluster, make_plan
 from ropeswitch.deploy.plan.serve_flags import Serving, helm_values, serve_flags
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.server.front.flags import BODY_BYTES, BODY_BYTES_PER_TOKEN
-from tests.deploy.chart.helm import (
-    HERE,
-    OPTIONAL_APIS,
-    Values,
-    case,
-    contains,
-    notes,
-    one,
-    pod,
-    read,
-    render,
-    templates,
-)
+from tests.deploy.chart import helm
+from tests.deploy.chart.helm import HERE, Values, case, contains, one, pod, render, templates
 from tests.deploy.configs import LLAMA2_7B, MISTRAL_7B
 
 GROUP = {"parallelism": {"tensor": 16, "nodes": 2, "gpusPerNode": 8}}
@@ -33,7 +23,7 @@ GROUP = {"parallelism": {"tensor": 16, "nodes": 2, "gpusPerNode": 8}}
 def picked(values: Values, name: str, apis: list[str]) -> Any:
     words = name.split()
     if name == "notes":
-        return notes(values, apis=apis)
+        return helm.notes(values, apis=apis)
     if name == "container":
         return pod(values)["containers"][0]
     if words[-1] in ("server", "worker", "test", "loadtest"):
@@ -41,10 +31,10 @@ def picked(values: Values, name: str, apis: list[str]) -> Any:
     return one(render(values), *words)
 
 
-@pytest.mark.parametrize("each", read(HERE / "expected.yaml"), ids=lambda each: each["lost"])
+@pytest.mark.parametrize("each", helm.read(HERE / "expected.yaml"), ids=lambda each: each["lost"])
 def test_without_it_a_user_loses(each: dict[str, Any]) -> None:
     values = {**(case(each["case"]) if "case" in each else {}), **each.get("values", {})}
-    apis = each.get("apis", list(OPTIONAL_APIS))
+    apis = each.get("apis", list(helm.OPTIONAL_APIS))
     for name, wanted in each.get("has", {}).items():
         assert contains(picked(values, name, apis), wanted), (name, wanted, picked(values, name, apis))
     for lacks in each["lacks"] if isinstance(each.get("lacks"), list) else [each.get("lacks", {})]:
@@ -52,37 +42,33 @@ def test_without_it_a_user_loses(each: dict[str, Any]) -> None:
             assert not contains(picked(values, name, apis), unwanted), (name, unwanted)
 
 
-@pytest.mark.parametrize("name", ["cpu", "everything", "inference-pool"])
+PUBLIC = "/v1/chat/completions /v1/messages /v1/rope /tokenize /health/ready /ui /ui/chat".split()
+LONG_POOL = "Exact x-ropeswitch-pool: long"
+# The kind of a route, its service, and the header that it needs.
+ROUTES = {
+    "cpu": {("Ingress", "", "")},
+    "inference-pool": {("HTTPRoute", "", "")},
+    "everything": {
+        *(("Ingress", "-short", ""), ("Ingress", "-long", "")),
+        *(("HTTPRoute", "-short", ""), ("HTTPRoute", "-long", LONG_POOL)),
+    },
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
 def test_the_routes_of_clients_are_public_the_metrics_are_not_and_the_header_chooses_the_pool(name: str) -> None:
-    routed: dict[tuple[str, str, str], list[str]] = {}
+    routed = defaultdict(list)
     for each in render(case(name)):
-        if each["kind"] == "Ingress":
-            for path in each["spec"]["rules"][0]["http"]["paths"]:
+        for rule in each["spec"]["rules"] if each["kind"] in ("Ingress", "HTTPRoute") else ():
+            for path in rule.get("http", {}).get("paths", ()):
                 assert path["pathType"] == "Prefix"
-                routed.setdefault(("Ingress", path["backend"]["service"]["name"], ""), []).append(path["path"])
-        if each["kind"] == "HTTPRoute":
-            for rule in each["spec"]["rules"]:
-                for match in rule["matches"]:
-                    header = "".join(
-                        f"{each['type']} {each['name']}: {each['value']}" for each in match.get("headers", [])
-                    )
-                    place = ("HTTPRoute", rule["backendRefs"][0]["name"], header)
-                    routed.setdefault(place, []).append(match["path"]["value"])
-    first, long = "demo-ropeswitch-short", "demo-ropeswitch-long"
-    both = {("Ingress", first, ""), ("Ingress", long, ""), ("HTTPRoute", first, "")}
-    both |= {("HTTPRoute", long, "Exact x-ropeswitch-pool: long")}
-    single = {"cpu": "Ingress", "inference-pool": "HTTPRoute"}
-    assert set(routed) == (both if name == "everything" else {(single[name], "demo-ropeswitch", "")})
+                routed["Ingress", path["backend"]["service"]["name"], ""].append(path["path"])
+            for match in rule.get("matches", ()):
+                header = "".join(f"{one['type']} {one['name']}: {one['value']}" for one in match.get("headers", ()))
+                routed["HTTPRoute", rule["backendRefs"][0]["name"], header].append(match["path"]["value"])
+    assert set(routed) == {(kind, f"demo-ropeswitch{end}", header) for kind, end, header in ROUTES[name]}
     for prefixes in routed.values():
-        for path in (
-            "/v1/chat/completions",
-            "/v1/messages",
-            "/v1/rope",
-            "/tokenize",
-            "/health/ready",
-            "/ui",
-            "/ui/chat",
-        ):
+        for path in PUBLIC:
             assert any(f"{path}/".startswith(f"{prefix}/") for prefix in prefixes), path
         for path in ("/metrics", "/metrics/", "/reset_prefix_cache", "/sleep"):
             assert not any(f"{path}/".startswith(f"{prefix.rstrip('/')}/") for prefix in prefixes), path

@@ -8,25 +8,16 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server.metrics import queue_metrics
-from ropeswitch.server.metrics.instruments import (
-    INSTRUMENTS,
-    LIVE,
-    OUTCOMES,
-    OUTSIDE,
-    REASONS,
-    REJECTIONS,
-    REJECTIONS_LABELS,
-)
+from ropeswitch.server.metrics import instruments, queue_metrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 
 # What Prometheus adds to every series of a target; the first and the last in Kubernetes only.
 TARGET_LABELS = frozenset({"namespace", "job", "instance", "pod"})
 # The values of labels that have a fixed set of them.
 VALUES = {
-    ("ropeswitch_requests_total", "outcome"): {*OUTCOMES, *OUTSIDE},
-    ("ropeswitch_rejections_total", "reason"): set(REASONS),
-    ("ropeswitch_live_requests", "state"): set(LIVE.values),
+    ("ropeswitch_requests_total", "outcome"): {*instruments.OUTCOMES, *instruments.OUTSIDE},
+    ("ropeswitch_rejections_total", "reason"): set(instruments.REASONS),
+    ("ropeswitch_live_requests", "state"): set(instruments.LIVE.values),
 }
 
 Series = dict[str, frozenset[str]]
@@ -34,8 +25,8 @@ Series = dict[str, frozenset[str]]
 
 def ours() -> Series:
     """By name, the labels of our series; those that Prometheus adds are left out."""
-    series: Series = {REJECTIONS: frozenset(REJECTIONS_LABELS)}
-    for each in INSTRUMENTS:
+    series: Series = {instruments.REJECTIONS: frozenset(instruments.REJECTIONS_LABELS)}
+    for each in instruments.INSTRUMENTS:
         series |= _series(each.kind, each.name, each.labels)
     for name, _ in GAUGES.values():
         series |= _series("gauge", name, ("model_name", "engine"))

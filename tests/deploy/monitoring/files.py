@@ -1,8 +1,7 @@
-"""The dashboards and alert rules of the chart, and the queries in them."""
+"""The dashboard and alert rules of the chart, and the queries in them."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,10 @@ from tests.deploy.chart.helm import CHART
 from tests.docs.pages import ROOT
 
 ALERTS = CHART / "files" / "alerts.yaml"
-DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
+[DASHBOARD] = (CHART / "files" / "dashboards").glob("*.json")
+BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+# All panels, those inside of collapsed rows too.
+PANELS: list[dict[str, Any]] = [inner for panel in BOARD["panels"] for inner in (panel, *panel.get("panels", []))]
 RULE_TESTS = ROOT / "tests" / "deploy" / "monitoring" / "rules_test.yaml"
 # Where make test-full unpacks it (requirements/debian.py).
 PROMTOOL = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin" / "promtool"
@@ -42,12 +44,7 @@ class Asked:
 
     def grouped(self) -> set[str]:
         """Return the labels by which the query groups."""
-        return {
-            label.strip()
-            for labels in re.findall(r"\bby \(([^)]*)\)", self.query)
-            for label in labels.split(",")
-            if label.strip()
-        }
+        return set(re.findall(r"\w+", " ".join(re.findall(r"\bby \(([^)]*)\)", self.query))))
 
 
 def rules() -> list[dict[str, Any]]:
@@ -58,29 +55,17 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for rule in rules() if "alert" in rule}
 
 
-def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    """All panels, those inside of collapsed rows too."""
-    return [inner for panel in board["panels"] for inner in (panel, *panel.get("panels", []))]
-
-
-def boards() -> Iterator[tuple[str, dict[str, Any]]]:
-    for file in DASHBOARDS:
-        yield file.name, json.loads(file.read_text(encoding="utf-8"))
-
-
 def board_queries() -> list[Asked]:
     """Every query of the panels and of the variables."""
     found = []
-    for name, board in boards():
-        for panel in panels(board):
-            for target in panel.get("targets", []):
-                shown = re.findall(r"{{(\w+)}}", target["legendFormat"])
-                where = f"{name}: {panel['title']}, {target['refId']}"
-                found.append(Asked(where, target["expr"], frozenset(shown)))
-        for variable in board["templating"]["list"]:
-            if variable["type"] == "query":
-                selector, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
-                found.append(Asked(f"{name}: ${variable['name']}", f"count by ({label}) ({selector})"))
+    for panel in PANELS:
+        for target in panel.get("targets", []):
+            shown = re.findall(r"{{(\w+)}}", target["legendFormat"])
+            found.append(Asked(f"{panel['title']}, {target['refId']}", target["expr"], frozenset(shown)))
+    for variable in BOARD["templating"]["list"]:
+        if variable["type"] == "query":
+            [(selector, label)] = re.findall(r"^label_values\((.*), (\w+)\)$", variable["query"]["query"])
+            found.append(Asked(f"${variable['name']}", f"count by ({label}) ({selector})"))
     return found
 
 

@@ -1,16 +1,15 @@
 """A real Prometheus that scrapes a real server has an answer to every query of the dashboards; its alerts stay quiet."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.deploy.monitoring.files import alert_queries, board_queries, filled, rules
+from tests.deploy.monitoring.files import alerts, board_queries, filled
 from tests.server.checkpoint import phi3_with_tokenizer
 from tests.server.running import ENGINE, Server, running
-from tests.server.test_prometheus import Ask, prometheus, scraping, wait_for
+from tests.server.test_prometheus import prometheus, scraping, wait_for
 
 # A second prompt of the long set that has to wait is refused.
 FLAGS = ["--served-model-name", "tiny", "--max-queued-requests", "long=1"]
@@ -27,16 +26,15 @@ def _refused_by_the_queue(server: Server) -> bool:
         return 503 in pool.map(lambda first: _complete(server, first, 900, 1), range(8))
 
 
-@pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Ask]]:
-    """A server to which everything has happened that dashboards show, and the Prometheus that looks on."""
-    folder: Path = tmp_path_factory.mktemp("scraped")
-    (folder / "server").mkdir()
-    checkpoint = phi3_with_tokenizer(tmp_path_factory.mktemp("model"))
+@pytest.mark.full
+def test_every_query_of_the_dashboard_has_an_answer_and_no_alert_fires_on_a_healthy_server(tmp_path: Path) -> None:
+    """A server to which everything has happened that the dashboard shows, and the Prometheus that looks on."""
+    (tmp_path / "server").mkdir()
+    checkpoint = phi3_with_tokenizer(tmp_path / "model")
     with (
-        running(folder / "server", str(checkpoint), *ENGINE, *FLAGS) as server,
+        running(tmp_path / "server", str(checkpoint), *ENGINE, *FLAGS) as server,
         # On a busy machine a scrape takes more than a second; one that fails looks like a restart.
-        prometheus(folder, scraping(server, "5s")) as ask,
+        prometheus(tmp_path, scraping(server, "5s")) as ask,
     ):
         assert _complete(server, 0, 20, 3) == 200
         # The stream outgrows its set, and the second time finds its tokens in the cache.
@@ -44,24 +42,11 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         assert _complete(server, 0, 20, 3, temperature=-1) == 400
         assert any(_refused_by_the_queue(server) for _ in range(5))
         wait_for(ask, "sum(ropeswitch_switches_total)", 2)
-        yield server, ask
-
-
-@pytest.mark.full
-def test_every_query_of_the_dashboards_has_an_answer(scraped: tuple[Server, Ask]) -> None:
-    _, ask = scraped
-    # A rate needs two scrapes.
-    deadline = time.monotonic() + 60
-    while missing := [asked.where for asked in board_queries() if not ask(filled(asked.query))]:
-        assert time.monotonic() < deadline, missing
-        time.sleep(1)
-
-
-@pytest.mark.full
-def test_no_alert_fires_on_a_healthy_server(scraped: tuple[Server, Ask]) -> None:
-    """Prometheus understands each, and those that need no more than a moment are quiet."""
-    _, ask = scraped
-    recorded = {rule["record"] for rule in rules() if "record" in rule}
-    firing = [asked.where for asked in alert_queries() if asked.where not in recorded and ask(asked.query)]
-    # The server has just refused prompts; it would have to go on for minutes.
-    assert set(firing) <= {"RopeswitchQueueFull"}
+        # A rate needs two scrapes.
+        deadline = time.monotonic() + 60
+        while missing := [asked.where for asked in board_queries() if not ask(filled(asked.query))]:
+            assert time.monotonic() < deadline, missing
+            time.sleep(1)
+        firing = {name for name, alert in alerts().items() if ask(alert["expr"])}
+        # The server has just refused prompts; it would have to go on for minutes.
+        assert firing <= {"RopeswitchQueueFull"}

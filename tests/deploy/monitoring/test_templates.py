@@ -1,4 +1,4 @@
-"""The chart brings the dashboards and the alerts along as they are, the alerts for its own release only."""
+"""The chart brings the dashboard and the alerts along as they are, the alerts for its own release only."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart.helm import Object, Values, files, one, render
-from tests.deploy.monitoring.files import ALERTS, DASHBOARDS, SCOPE
+from tests.deploy.monitoring.files import ALERTS, DASHBOARD, SCOPE
 
 LINK = "https://example.org/runbook"
 
@@ -43,12 +43,12 @@ def test_the_rules_see_the_jobs_of_the_release_and_no_others(pools: bool) -> Non
         assert not re.fullmatch(pattern, f"other-{job}") and not re.fullmatch(pattern, f"{job}-2")
 
 
-def test_the_dashboards_are_those_of_the_files() -> None:
+def test_the_dashboard_is_that_of_the_file() -> None:
     chosen = {"enabled": True, "labels": {"grafana_dashboard": "yes"}, "annotations": {"kept": "too"}}
     board = one(
         render({"metrics": {"dashboards": {**chosen, "folder": "LLM"}}}), "ConfigMap", "demo-ropeswitch-dashboards"
     )
     assert board["metadata"]["annotations"] == {"grafana_folder": "LLM", "kept": "too"}
     assert board["metadata"]["labels"]["grafana_dashboard"] == "yes"
-    assert board["data"] == {file.name: file.read_text(encoding="utf-8") for file in DASHBOARDS}
+    assert board["data"] == {DASHBOARD.name: DASHBOARD.read_text(encoding="utf-8")}
     assert not {"templates/dashboards.yaml", "templates/prometheusrule.yaml"} & {*files({})}

@@ -173,13 +173,8 @@ WHOLE = json.dumps(CELL) + "\n"
         # Somebody else's, without a line break at the end: nothing of it may be cut.
         ("nonsense", "is not a file of evaluation cells"),
         *(
-            (WHOLE + json.dumps(CELL | {key: value}) + "\n", "^'cells.jsonl', line 2: not a finished cell")
-            for key, value in [
-                ("task", "needle"),
-                ("result", []),
-                ("result", [{"score": 2}]),
-                ("depth", 0.5),
-            ]
+            (WHOLE + json.dumps(CELL | change) + "\n", "^'cells.jsonl', line 2: not a finished cell")
+            for change in ({"task": "needle"}, {"result": []}, {"result": [{"score": 2}]}, {"depth": 0.5})
         ),
         (WHOLE.replace("passkey", "perplexity").replace('"score": 1.0', '"nll": 1.0, "tokens": 0'), "line 1: not a"),
         (WHOLE.replace("1.0", "NaN"), "line 1: contains NaN"),
@@ -203,9 +198,4 @@ def test_rows_join_seeds() -> None:
     assert [(row.length, row.set_name, row.value, row.count) for row in made] == [
         (512, "short", 0, 10), (512, "long", 0, 10), (1024, "short", 0, 10), (1024, "long", 1, 10),
     ]  # fmt: skip
-    assert table(made).splitlines() == [
-        "| passkey | short | long |",
-        "|---|---|---|",
-        "| 512 | 0% (0 to 28) | 0% (0 to 28) |",
-        "| 1024 | 0% (0 to 28) | 100% (72 to 100) |",
-    ]
+    assert table(made).splitlines()[-1] == "| 1024 | 0% (0 to 28) | 100% (72 to 100) |"

@@ -1,6 +1,5 @@
 """Tokenizers that append a token to a text, as with ``add_eos_token``: no window or prompt ends with it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +20,13 @@ from tests.loadtests.client.scripted import serving
 
 
 @pytest.fixture
-def appending() -> Iterator[PreTrainedTokenizerFast]:
+def appending() -> PreTrainedTokenizerFast:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     begin, end = tokenizer.bos_token, tokenizer.eos_token
     ids = [(token, tokenizer.convert_tokens_to_ids(token)) for token in (begin, end)]
     tokenizer._tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A {end}", special_tokens=ids)
     assert tokenizer.encode("a")[-1] == tokenizer.eos_token_id
-    yield tokenizer
+    return tokenizer
 
 
 def test_a_local_model_and_a_search(

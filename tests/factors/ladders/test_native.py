@@ -1,11 +1,13 @@
 """Factors and attention scales of a config's scaling, against transformers' and vLLM's own."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_alpha_rope import DynamicNTKAlphaRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.dynamic_ntk_scaling_rope import DynamicNTKScalingRotaryEmbedding
 from vllm.model_executor.layers.rotary_embedding.ntk_scaling_rope import NTKScalingRotaryEmbedding
@@ -14,6 +16,14 @@ from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.ladders.choice import parse
 from ropeswitch.factors.ladders.choose import choose
 from tests.factors.ladders import configs
+
+
+@pytest.fixture
+def default_vllm_config() -> Iterator[None]:
+    """A current config, without which vLLM builds none of its layers."""
+    with set_current_vllm_config(VllmConfig()):
+        yield
+
 
 THETA, DIM = 1e6, 64
 UNSCALED = THETA ** -(torch.arange(0, DIM, 2, dtype=torch.float64) / DIM)

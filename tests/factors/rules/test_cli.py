@@ -32,20 +32,17 @@ def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str])
     assert parse(capsys.readouterr().out) == content
 
 
-def test_a_table_shows_bases_and_the_critical_dimension(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
-    printed = capsys.readouterr().out
-    assert "critical dimension 70 of 128: " in printed and "283461213.5" in printed and "3580165449" in printed
-
-
 def test_the_list_has_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["factors", "rule", "--list"]) == 0
     printed = capsys.readouterr().out
     assert all(f"{each.name}\n  formula: {each.formula}\n" in printed for each in RULES)
 
 
-def test_a_table_shows_the_ratio_that_was_given(capsys: pytest.CaptureFixture[str]) -> None:
-    """DeepSeek-V2's is 40 at 32 times the window."""
+def test_a_table_shows_bases_the_critical_dimension_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """DeepSeek-V2's ratio is 40 at 32 times the window."""
+    assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
+    printed = capsys.readouterr().out
+    assert "critical dimension 70 of 128: " in printed and "283461213.5" in printed and "3580165449" in printed
     assert main(["factors", "rule", "deepseek-v2", *SIZE, "--length", "128k", "--scale", "40", "--keep-original"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[:3] for line in lines if line[:1] in (["original"], ["128k"])] == [

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -99,23 +100,15 @@ def test_other_numbers_of_iterations_go_on(whole: Whole, path: Path, first: int)
         assert path.read_bytes() == expected.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("settings", "model", "message"),
-    [
-        (replace(SETTINGS, seed=1), "m", "seed: it was made with 0, but this search has 1"),
-        (replace(SETTINGS, length=2048), "m", "length: it was made with 1024, but this search has 2048"),
-        (SETTINGS, "other", "model: it was made with 'm', but this search has 'other'"),
-    ],
-)
-def test_another_search_s_checkpoint(whole: Whole, settings: SearchSettings, model: str, message: str) -> None:
-    before = whole[0].read_bytes()
-    with pytest.raises(FactorError, match=message):
-        run(whole[0], Synthetic(), settings, model)
+def test_another_searchs_checkpoint_and_what_is_none_are_left_alone_before_anything_is_evaluated(
+    whole: Whole, path: Path
+) -> None:
+    evaluator, before = Synthetic(), whole[0].read_bytes()
+    with pytest.raises(FactorError, match="seed: it was made with 0, but this search has 1"):
+        run(whole[0], evaluator, replace(SETTINGS, seed=1))
+    with pytest.raises(FactorError, match="model: it was made with 'm', but this search has 'other'"):
+        run(whole[0], evaluator, model="other")
     assert whole[0].read_bytes() == before
-
-
-def test_what_is_no_checkpoint_is_left_alone_and_told_before_anything_is_evaluated(path: Path) -> None:
-    evaluator = Synthetic()
     for text in ("", "{}", '{"format": "ropeswitch-search/1", "task": 3}'):
         path.write_text(text)
         with pytest.raises(FactorError, match=r"^checkpoint "):
@@ -143,11 +136,6 @@ def test_a_perplexity_that_is_no_number(path: Path, at: int, what: str) -> None:
 
 def test_an_interrupted_search_keeps_what_it_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SECONDS", 1e9)
-
-    def interrupt(count: int) -> None:
-        if count >= 12:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(path, Synthetic(then=interrupt))
+        run(path, Synthetic(then=Mock(side_effect=[None] * 12 + [KeyboardInterrupt])))
     assert len(json.loads(path.read_text())["evaluated"]) == 12

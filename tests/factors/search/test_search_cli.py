@@ -44,18 +44,15 @@ def test_from_a_model_to_a_ladder(plain: str, texts: Path, capsys: pytest.Captur
     assert ladder.names == ("64", "128", "long")
     assert {each.scale for each in ladder.sets} == {second.scale}
     assert Path("ladder.64.checkpoint.json").exists() and Path("ladder.128.checkpoint.json").exists()
+    # A model's own factors are recovered from, too.
+    assert search(MODEL, texts, "--recover", "64", "-o", "own.json") == 0
+    assert load("own.json").ladder.names == ("64", "short", "long")
     capsys.readouterr()
     made = FactorLadder((FactorSet("a", 512, (2.0,) * 16),))
     save("other.json", LadderFile(made, 500000.0))
     for flags in (["--length", "1k"], ["--recover", "64"]):
         assert search(MODEL, texts, *flags, "--from", "other.json", "-o", "out.json") == 2
         assert "--from: made for rope_theta 500000, but" in capsys.readouterr().err
-
-
-@pytest.mark.full
-def test_a_model_s_own_factors_are_recovered_from(texts: Path) -> None:
-    assert search(MODEL, texts, "--recover", "64", "-o", "own.json") == 0
-    assert load("own.json").ladder.names == ("64", "short", "long")
 
 
 def test_models_that_cannot_be_searched(

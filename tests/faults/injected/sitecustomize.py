@@ -7,8 +7,7 @@ import functools
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 SECRET = "a secret of the server"
@@ -25,34 +24,24 @@ def fault_of(*values: Any) -> str | None:
     return None
 
 
-def failing(upstream: Callable[..., Any], fault: str, kind: type[Exception]) -> Callable[..., Any]:
+def break_method(owner: Any, name: str, fault: str) -> None:
+    upstream = getattr(owner, name)
+
     @functools.wraps(upstream)
     def call(*args: Any, **kwargs: Any) -> Any:
         if fault_of(*args, *kwargs.values()) == fault:
-            raise kind(SECRET)
+            raise RuntimeError(SECRET)
         return upstream(*args, **kwargs)
 
-    return call
+    # A class method is bound already.
+    setattr(owner, name, staticmethod(call) if isinstance(upstream, MethodType) else call)
 
 
-def break_handler(module: ModuleType) -> None:
-    handler = module.OpenAIServingCompletion
-    handler.create_completion = failing(handler.create_completion, "handler", RuntimeError)
-
-
-def break_input(module: ModuleType) -> None:
-    module.InputProcessor.process_inputs = failing(module.InputProcessor.process_inputs, "input", RuntimeError)
-
-
-def break_engine(module: ModuleType) -> None:
-    make = module.Request.from_engine_core_request
-    module.Request.from_engine_core_request = staticmethod(failing(make, "engine", RuntimeError))
-
-
+# By module: the class, its method, and the fault that makes it fail.
 BROKEN = {
-    "vllm.entrypoints.openai.completion.serving": break_handler,
-    "vllm.v1.engine.input_processor": break_input,
-    "vllm.v1.request": break_engine,
+    "vllm.entrypoints.openai.completion.serving": ("OpenAIServingCompletion", "create_completion", "handler"),
+    "vllm.v1.engine.input_processor": ("InputProcessor", "process_inputs", "input"),
+    "vllm.v1.request": ("Request", "from_engine_core_request", "engine"),
 }
 
 
@@ -60,17 +49,16 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds the modules as Python does, and has them changed when they are loaded."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        change = BROKEN.get(name)
-        spec = importlib.machinery.PathFinder.find_spec(name, path) if change is not None else None
-        if spec is None or spec.loader is None or change is None:
+        if name not in BROKEN:
             return None
-        load = spec.loader.exec_module
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
+        load, (owner, method, fault) = spec.loader.exec_module, BROKEN[name]
 
-        def load_and_change(module: ModuleType) -> None:
+        def load_and_break(module: ModuleType) -> None:
             load(module)
-            change(module)
+            break_method(getattr(module, owner), method, fault)
 
-        spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
+        spec.loader.exec_module = load_and_break
         return spec
 
 

@@ -103,20 +103,15 @@ def test_it_is_the_work_that_is_left(start: Start, name: str) -> None:
     assert found.index(0) < len(found) - 1
 
 
-def test_a_request_that_is_aborted_leaves_nothing(start: Start) -> None:
-    engine = start("v1")
-    engine.add("running", PROMPT, 2)
-    engine.step()
-    engine.add("waiting", PROMPT[::-1], 2)
-    assert remaining(engine) > 0
-    engine.scheduler.finish_requests(["running", "waiting"], RequestStatus.FINISHED_ABORTED)
-    assert remaining(engine) == 0
-
-
-def test_what_the_prefix_cache_holds_is_left_out(start: Start) -> None:
+def test_neither_aborted_requests_nor_what_the_prefix_cache_holds_is_left(start: Start) -> None:
     engine = start("v1")
     engine.add("first", PROMPT, 1)
     full = remaining(engine)
     engine.finish()
     engine.add("again", PROMPT, 1)
     assert 0 < remaining(engine) < 0.7 * full, (remaining(engine), full)
+    engine.step()
+    engine.add("waiting", PROMPT[::-1], 2)
+    assert remaining(engine) > 0
+    engine.scheduler.finish_requests(["again", "waiting"], RequestStatus.FINISHED_ABORTED)
+    assert remaining(engine) == 0

@@ -1,8 +1,9 @@
 """A tiny app behind the front, without an engine."""
 
+import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import httpx
 from fastapi import FastAPI, Request
 
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.health import EngineWatch
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.flags import CostLimits, FrontConfig
+from ropeswitch.server.front import flags
+from ropeswitch.server.front.flags import FrontConfig
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.keys import digest
+from ropeswitch.server.front.limits.keys import AT_ONCE, digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.front.state import FrontState, build
@@ -27,23 +30,24 @@ LADDER = FactorLadder.checked(
         {"name": "long", "max_length": 16, "factors": [1.5, 3.0]},
     ]
 )
-CONFIG = FrontConfig(
-    key_digests=(),
-    key_file=None,
-    metrics_digests=(),
-    metrics_key_file=None,
-    max_body_bytes=None,
-    max_held_body_bytes=None,
-    body_timeout=60.0,
-    max_prompt_tokens=None,
-    max_queued_requests={},
-    max_queued_tokens={},
-    max_sequences_per_key=4096,
-    max_tokens_per_key=None,
-    max_connections=4096,
-    cost=CostLimits(),
-    max_headers=256,
-)
+# vLLM's own flags, as it leaves them by default.
+UPSTREAM: dict[str, Any] = dict.fromkeys(("api_key", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
+UPSTREAM |= {"ssl_cert_reqs": 0, "enable_ssl_refresh": False, "enable_prompt_tokens_details": None}
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UsageError(message)
+
+
+def taking(*argv: str, environment: dict[str, str] | None = None, **upstream: Any) -> argparse.Namespace:
+    """What ``ropeswitch serve`` makes of its flags, with vLLM's own in ``upstream``."""
+    parser = Parser()
+    flags.add(parser)
+    args = parser.parse_args(argv, argparse.Namespace(h11_max_header_count=256, **UPSTREAM | upstream))
+    args.ropeswitch_front = flags.take(args, environment if environment is not None else {}, LADDER.names)
+    assert args.api_key is None and args.metrics_key is None
+    return args
 
 
 class Engine:
@@ -57,13 +61,15 @@ class Engine:
 
 
 def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[FrontState, Admission]:
-    """The front's parts; ``keys`` and ``metrics_key`` are given as they are, other changes as in FrontConfig."""
-    if (keys := changes.pop("keys", None)) is not None:
-        changes["key_digests"] = tuple(digest(key.encode()) for key in keys)
-    if (metrics_key := changes.pop("metrics_key", None)) is not None:
-        changes["metrics_digests"] = (digest(metrics_key.encode()),)
-    config = replace(CONFIG, **changes)
-    state = build(config, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
+    """The front's parts; ``keys`` and ``metrics_key`` are given as they are, other changes as the flags' values."""
+    args, config = taking(), {}
+    for name, field in (("keys", "key_digests"), ("metrics_key", "metrics_digests")):
+        if (keys := changes.pop(name, None)) is not None:
+            config[field] = tuple(digest(key.encode()) for key in ([keys] if isinstance(keys, str) else keys))
+    config |= {each.name: changes.pop(each.name) for each in fields(FrontConfig) if each.name in changes}
+    args.ropeswitch_front = replace(args.ropeswitch_front, **config)
+    vars(args).update(changes)
+    state = build(args, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
     return state, state.queue
 
 
@@ -150,6 +156,16 @@ def run_raw(
     scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
     asyncio.run(app(scope, receive, send))
     return sent
+
+
+async def leaves_turns(ask: Callable[[str], Awaitable[Any]], begun: Sequence[str]) -> None:
+    """Check that of client a's hundred requests few begin in a turn of the event loop, and b's is not behind them."""
+    tasks = [asyncio.ensure_future(ask(client)) for client in ["a"] * 100 + ["b"]]
+    while not all(task.done() for task in tasks):
+        before = len(begun)
+        await asyncio.sleep(0)
+        assert len(begun) - before <= AT_ONCE + 1
+    assert begun.index("b") <= AT_ONCE
 
 
 class Clock:

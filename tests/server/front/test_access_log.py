@@ -1,8 +1,8 @@
 """The access log: every HTTP request is logged once, when it is over, also by a front that refuses it."""
 
+import asyncio
 import io
 import json
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,23 +12,22 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.requests import ClientDisconnect
 
-from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.cli import main
 from ropeswitch.server.front.access_log import AccessLog, Names, fields
 from ropeswitch.server.front.context import Asked, Entered, RequestContext, Sent, current
-from ropeswitch.server.front.flags import AccessLogConfig, access_log, check
+from ropeswitch.server.front.flags import AccessLogConfig, access_log
 from ropeswitch.server.front.front import Front
-from ropeswitch.server.front.limits.keys import Shares
-from ropeswitch.server.front.refusal import RefusedError, prompt_too_long, queue_full
+from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.metrics.bands import Bands
 from ropeswitch.server.metrics.track import Track
-from tests.server.front.parts import bearer, parts, server_parts
+from tests.server.front.parts import bearer, client_of, parts, server_parts, taking
 from tests.server.metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)
 NAMES = Names(Bands(LADDER), LADDER.names, "m")
+TOO_LONG = Refusal("prompt_tokens", 400, "context_length_exceeded", "too long")
 POSTED, SECRET = "/v1/completions", "the prompt that nobody may read"
 SCOPE = {
     "method": "POST",
@@ -92,24 +91,13 @@ def test_a_request_without_prompts_has_no_fields_of_theirs() -> None:
     assert logged["generated_tokens"] is None and logged["switches"] is None and logged["outcome"] == "answered"
 
 
-@pytest.mark.parametrize(
-    ("logged", "expected"),
-    [
-        # Two answers to one prompt, and a longer prompt, which decides the band and the set.
-        (
-            line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length")),
-            (20, 9, "11-20", "set1", "length"),
-        ),
-        (
-            line(status=400, refusal=prompt_too_long(15, 10), refused_tokens=15),
-            (15, 0, "11-20", None, "rejected"),
-        ),
-        (line(status=401), (None, 0, None, None, "rejected")),
-    ],
-)
-def test_prompts_that_are_several_or_refused(logged: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_prompts_that_are_several_or_refused() -> None:
+    """Of two answers to one prompt, and a longer prompt, the longer one decides the band and the set."""
     names = ("prompt_tokens", "generated_tokens", "length_band", "factor_set", "outcome")
-    assert tuple(logged[name] for name in names) == expected
+    several = line(track(name="a"), track(name="a"), track(prompt=15, name="b", outcome="length"))
+    refused = line(status=400, refusal=TOO_LONG, refused_tokens=15)
+    assert [several[name] for name in names] == [20, 9, "11-20", "set1", "length"]
+    assert [refused[name] for name in names] == [15, 0, "11-20", None, "rejected"]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +105,7 @@ def test_prompts_that_are_several_or_refused(logged: dict[str, Any], expected: t
     [
         ([], {"status": 400}, ("rejected", "invalid")),
         ([], {"status": 500}, ("error", None)),
-        ([], {"status": 400, "refusal": prompt_too_long(15, 10)}, ("rejected", "prompt_tokens")),
+        ([], {"status": 400, "refusal": TOO_LONG}, ("rejected", "prompt_tokens")),
         ([], {"status": None, "left": True}, ("disconnect", None)),
         ([], {"status": 200, "left": True}, ("disconnect", None)),
         ([], {"status": None, "stopped": True}, ("abort", None)),
@@ -150,39 +138,38 @@ class Logged:
     """A tiny app behind the log, and the lines that it wrote."""
 
     def __init__(self, config: AccessLogConfig, folder: Path, **changes: Any) -> None:
-        self.stream = io.BytesIO()
-        self.app = app = FastAPI()
+        self.stream, app = io.BytesIO(), FastAPI()
         log = AccessLog(config, NAMES, self.stream.write)
         app.state.ropeswitch = server_parts(parts(folder, **changes)[0], access_log=log)
         app.add_middleware(Front)
+        app.post(POSTED)(complete)
+        for path in ("/health/live", "/metrics", "/v1/models"):
+            app.get(path)(answer)
         self.client = TestClient(app, raise_server_exceptions=False)
-
-        @app.post(POSTED)
-        async def complete(what: str = "") -> str:
-            if what == "fault":
-                raise RuntimeError("fault")
-            if what == "leave":
-                raise ClientDisconnect
-            context = current.get()
-            assert context is not None
-            if what == "refuse":
-                raise context.refuse(
-                    RefusedError(queue_full("long", "tokens", 1, Shares("--max-queued-tokens", 1))), 15
-                )
-            context.asked = Asked(in_steps=True)
-            for name, prompt in (("step 1", SECRET), ("step 2", None)):
-                made = track(name=name)
-                context.add(made, SimpleNamespace(external_req_id=name, prompt=prompt, prompt_token_ids=[1, 2]))
-            return "answer"
-
-        @app.get("/health/live")
-        @app.get("/metrics")
-        @app.get("/v1/models")
-        async def answer() -> str:
-            return "answer"
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
+
+
+async def answer() -> str:
+    return "answer"
+
+
+async def complete(what: str = "") -> str:
+    if what == "fault":
+        raise RuntimeError("fault")
+    if what == "leave":
+        raise ClientDisconnect
+    if what == "wait":
+        await asyncio.sleep(60)
+    context = current.get()
+    assert context is not None
+    if what == "refuse":
+        raise context.refuse(RefusedError(Refusal("queue_tokens", 503, "queue_full", "full")), 15)
+    context.asked = Asked(in_steps=True)
+    for name, prompt in (("step 1", SECRET), ("step 2", None)):
+        context.add(track(name=name), SimpleNamespace(prompt=prompt, prompt_token_ids=[1, 2]))
+    return "answer"
 
 
 CONFIG = AccessLogConfig(everything=False, prompts=False)
@@ -209,6 +196,20 @@ def test_one_line_for_each_request(tmp_path: Path) -> None:
     assert "prompt_tokens" in logged.lines()[0] and "prompt_tokens" not in logged.lines()[4]
 
 
+def test_a_request_that_the_server_stops_is_an_abort(tmp_path: Path) -> None:
+    logged = Logged(CONFIG, tmp_path)
+
+    async def stop() -> None:
+        async with client_of(logged.client.app) as client:
+            request = asyncio.create_task(client.post(POSTED, params={"what": "wait"}))
+            await asyncio.sleep(0.1)
+            request.cancel()
+            await asyncio.gather(request, return_exceptions=True)
+
+    asyncio.run(stop())
+    assert [(line["status"], line["outcome"]) for line in logged.lines()] == [(None, "abort")]
+
+
 def test_a_line_names_its_key_by_an_id_that_the_command_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,26 +225,18 @@ def test_a_line_names_its_key_by_an_id_that_the_command_prints(
 
 
 @pytest.mark.parametrize(
-    ("flags", "logged", "uvicorn"),
+    ("argv", "without", "logged"),
     [
-        ({"access_log": "json"}, ["/v1/models", POSTED], False),
-        ({"access_log": "all"}, ["/v1/models", "/metrics", "/health/live", POSTED], False),
-        ({"access_log": "all", "disable_access_log_for_endpoints": "/metrics, /health/live"}, ["/v1/models", POSTED], False),
-        ({"access_log": "json", "log_prompts": True}, ["/v1/models", POSTED], False),
-        ({"access_log": "off"}, None, True),
+        ("--access-log json", None, ["/v1/models", POSTED]),
+        ("--access-log all", None, ["/v1/models", "/metrics", "/health/live", POSTED]),
+        ("--access-log all", "/metrics, /health/live", ["/v1/models", POSTED]),
+        ("--log-prompts", None, ["/v1/models", POSTED]),
     ],
-)  # fmt: skip
-def test_the_flags_choose_paths_and_prompts(
-    tmp_path: Path, flags: dict[str, Any], logged: list[str] | None, uvicorn: bool
-) -> None:
-    given = {"log_prompts": False, "disable_access_log_for_endpoints": None, "disable_uvicorn_access_log": False}
-    args = Namespace(**given | flags)
+)
+def test_the_flags_choose_paths_and_prompts(tmp_path: Path, argv: str, without: str | None, logged: list[str]) -> None:
+    args = taking(*argv.split(), disable_access_log_for_endpoints=without)
     config = access_log(args)
-    assert args.disable_uvicorn_access_log is not uvicorn and (config is None) == (logged is None)
-    if config is None:
-        with pytest.raises(UsageError, match="--log-prompts"):
-            check(Namespace(**vars(args) | {"log_prompts": True, "api_key_file": None, "metrics_key_file": None}))
-        return
+    assert config is not None and args.disable_uvicorn_access_log
     found = Logged(config, tmp_path)
     for path in ("/v1/models", "/metrics", "/health/live"):
         assert found.client.get(path).status_code == 200
@@ -251,3 +244,8 @@ def test_the_flags_choose_paths_and_prompts(
     assert [line["path"] for line in found.lines()] == logged
     # Of an answer in steps the first prompt is kept.
     assert found.lines()[-1].get("prompts") == ([SECRET] if args.log_prompts else None)
+
+
+def test_without_our_log_uvicorn_keeps_its_own() -> None:
+    args = taking("--access-log", "off")
+    assert access_log(args) is None and not hasattr(args, "disable_uvicorn_access_log")

@@ -17,8 +17,7 @@ from ropeswitch.server.front import body as body_module
 from ropeswitch.server.front.bodies import request as request_module
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.body import declared_length
-from ropeswitch.server.front.limits.keys import AT_ONCE
-from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, parts, run_raw
+from tests.server.front.parts import app_behind, ask, bearer, client_of, error_of, leaves_turns, parts, run_raw
 
 LIMIT = 10
 HALF = {"type": "http.request", "body": b"abc", "more_body": True}
@@ -91,26 +90,17 @@ def test_a_clients_bodies_hold_no_more_than_their_share_until_their_answers_end(
 
 
 def test_a_clients_burst_leaves_every_turn_of_the_loop_to_others(tmp_path: Path) -> None:
-    app, begun = app_behind(parts(tmp_path, keys=["key", "other"])[0]), []
+    app, begun = app_behind(parts(tmp_path, keys=["a", "b"])[0]), []
 
     @app.post("/v1/begin")
-    async def begin(who: str) -> None:
-        begun.append(who)
+    async def begin(request: Request) -> None:
+        begun.append(request.headers["authorization"][-1])
 
-    async def run() -> list[int]:
+    async def run() -> None:
         async with client_of(app) as client:
-            keys = ["key"] * 100 + ["other"]
-            tasks = [
-                asyncio.create_task(client.post("/v1/begin", params={"who": key}, headers=bearer(key))) for key in keys
-            ]
-            turns = []
-            while not all(task.done() for task in tasks):
-                before = len(begun)
-                await asyncio.sleep(0)
-                turns.append(len(begun) - before)
-            return turns
+            await leaves_turns(lambda key: client.post("/v1/begin", headers=bearer(key)), begun)
 
-    assert max(asyncio.run(run())) <= AT_ONCE + 1 and begun.index("other") <= AT_ONCE
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("received", "closed"), [([], False), ([b"a", b"bc"], True)])
@@ -200,10 +190,8 @@ def test_a_refused_body_is_answered_unread_and_its_rest_is_not_waited_for(
     [
         ([], 0),
         ([(b"content-length", b"12")], 12),
-        ([(b"content-length", b"5, 5")], None),
         ([(b"content-length", b"-1")], None),
         ([(b"content-length", b"9" * 5000)], None),
-        ([(b"transfer-encoding", b"chunked"), (b"content-length", b"1")], None),
         ([(b"content-length", b"1"), (b"transfer-encoding", b"chunked")], None),
     ],
 )

@@ -21,6 +21,7 @@ from tests.server.front.parts import parts
 
 SECONDS = 0.5
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n"
 MOST_BYTES = 20000
 CONNECTIONS = 16
 
@@ -33,22 +34,18 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "websocket.send", "text": message["text"]})
         return
     with serving(scope, receive) as receiving:
-        await answered(scope, receiving, send)
-
-
-async def answered(scope: Any, receive: Any, send: Any) -> None:
-    while (await receive()).get("more_body"):
-        if scope["path"] == "/slow":
-            await asyncio.sleep(0.02)
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    if scope["path"] == "/endless":
-        gone = asyncio.create_task(receive())
-        while not gone.done():
-            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
-            await asyncio.sleep(0)
-        ended.set()
-        return
-    await send({"type": "http.response.body", "body": b"fine"})
+        while (await receiving()).get("more_body"):
+            if scope["path"] == "/slow":
+                await asyncio.sleep(0.02)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/endless":
+            gone = asyncio.ensure_future(receiving())
+            while not gone.done():
+                await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+                await asyncio.sleep(0)
+            ended.set()
+        else:
+            await send({"type": "http.response.body", "body": b"fine"})
 
 
 ended = threading.Event()
@@ -98,28 +95,24 @@ def opened(
     return connection
 
 
-def rest(connection: socket.socket) -> bytes:
+def received(connection: socket.socket, end: bytes | None = None) -> bytes:
+    """What the server sends until ``end``, or else until it closes the connection."""
     data = b""
     with suppress(ConnectionResetError):
-        while chunk := connection.recv(65536):
+        while (end is None or not data.endswith(end)) and (chunk := connection.recv(65536)):
             data += chunk
-    connection.close()
     return data
 
 
-def answer(connection: socket.socket) -> bytes:
-    """One chunked answer; its head and its chunks may come apart."""
-    data = b""
-    while not data.endswith(b"\r\n0\r\n\r\n"):
-        chunk = connection.recv(65536)
-        assert chunk, data
-        data += chunk
-    return data
+def is_answered(connection: socket.socket) -> bool:
+    """Whether a chunked answer comes."""
+    return b"fine" in received(connection, b"\r\n0\r\n\r\n")
 
 
 def refused(connection: socket.socket, status: int, code: str | None) -> None:
     """Check the refusal after which the connection is closed."""
-    start, _, content = rest(connection).partition(b"\r\n\r\n")
+    start, _, content = received(connection).partition(b"\r\n\r\n")
+    connection.close()
     assert start.startswith(b"HTTP/1.1 %d " % status) and b"connection: close" in start, start
     assert json.loads(content)["error"]["code"] == code
 
@@ -146,19 +139,19 @@ def test_a_head_that_stops_or_drips_is_refused(served: Served, reasons: list[str
 def test_what_is_no_request(served: Served, reasons: list[str]) -> None:
     """The parser refuses it; it is no request that could be counted. Neither is a connection on which nothing comes."""
     for sent in (b"no request\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"):
-        assert rest(opened(served, sent)).startswith(b"HTTP/1.1 400 ")
-    assert rest(opened(served)) == b"" and reasons == []
+        assert received(opened(served, sent)).startswith(b"HTTP/1.1 400 ")
+    assert received(opened(served)) == b"" and reasons == []
 
 
 def test_a_connection_that_is_used_is_kept(served: Served) -> None:
     connection = opened(served)
     for _ in range(4):
         connection.sendall(HEAD + b"\r\n")
-        assert b"fine" in answer(connection)
+        assert is_answered(connection)
         time.sleep(SECONDS * 0.6)
     # Requests that come at once.
     connection.sendall((HEAD + b"\r\n") * 3 + b"GET ")
-    assert rest(connection).count(b"fine") == 3
+    assert received(connection).count(b"fine") == 3
 
 
 def test_bodies_of_any_size_and_speed(served: Served) -> None:
@@ -171,7 +164,7 @@ def test_bodies_of_any_size_and_speed(served: Served) -> None:
     for _ in range(16):
         connection.sendall(b"a\n" * (1 << 15))
         time.sleep(0.01)
-    assert b"fine" in answer(connection)
+    assert is_answered(connection)
     # The head of the next request has its own limits.
     connection.sendall(b"GET ")
     refused(connection, 408, "request_timeout")
@@ -196,7 +189,7 @@ def test_one_address_leaves_connections_to_others(served: Served, reasons: list[
     refused(opened(served), 503, "server_busy")
     assert reasons == ["unavailable"]
     other = opened(served, HEAD + b"\r\n", source="127.0.0.2")
-    assert b"fine" in answer(other)
+    assert is_answered(other)
     for connection in (*held, other):
         connection.close()
     served.wait_until_idle()
@@ -208,14 +201,14 @@ def test_one_address_leaves_connections_to_others(served: Served, reasons: list[
         time.sleep(SECONDS * 2)
         client.send("b" * MOST_BYTES * 2)
         assert client.recv() == "b" * MOST_BYTES * 2
-    assert b"fine" in answer(opened(served, HEAD + b"\r\n"))
+    assert is_answered(opened(served, HEAD + b"\r\n"))
 
 
 @pytest.mark.parametrize(
     ("request_", "endless"),
     [
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"0\r\nx: "),
-        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n", b"1;"),
+        (CHUNKED, b"0\r\nx: "),
+        (CHUNKED, b"1;"),
         (HEAD.replace(b"/ ", b"/endless ", 1) + b"\r\n", HEAD + b"x: "),
     ],
     ids=["trailer", "extension", "next head"],

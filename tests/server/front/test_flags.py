@@ -1,6 +1,5 @@
 """The flags of keys and limits: what is refused at start, in one line that names flag, value and what is allowed."""
 
-import argparse
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,12 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.front import flags
 from ropeswitch.server.front.limits.keys import digest
 from tests.server.front.certificates import certificate
-
-NAMES = ("short", "long")
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UsageError(message)
+from tests.server.front.parts import taking
 
 
-UPSTREAM: dict[str, Any] = dict.fromkeys(("api_key", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"))
-UPSTREAM |= {"ssl_cert_reqs": 0, "enable_ssl_refresh": False, "enable_prompt_tokens_details": None}
-
-
-def taking(
-    *argv: str, environment: dict[str, str] | None = None, **upstream: Any
-) -> tuple[flags.FrontConfig, argparse.Namespace]:
-    """What ``ropeswitch serve`` makes of the flags, with vLLM's own in ``upstream``; and the flags afterwards."""
-    parser = Parser()
-    flags.add(parser)
-    args = parser.parse_args(argv, argparse.Namespace(h11_max_header_count=256, **UPSTREAM | upstream))
-    config = flags.take(args, environment if environment is not None else {}, NAMES)
-    assert args.api_key is None and args.metrics_key is None
-    return config, args
-
-
-def taken(*argv: str, environment: dict[str, str] | None = None, **upstream: Any) -> flags.FrontConfig:
-    return taking(*argv, environment=environment, **upstream)[0]
+def taken(*argv: str, **more: Any) -> flags.FrontConfig:
+    config: flags.FrontConfig = taking(*argv, **more).ropeswitch_front
+    return config
 
 
 @pytest.mark.parametrize(
@@ -67,12 +45,10 @@ def test_bad_values(argv: str, expected: str) -> None:
     assert "schlüssel" not in message and "\n" not in message
 
 
-def test_sizes_and_limits_of_classes() -> None:
+def test_sizes() -> None:
     for text, size in (("1", 1), ("64K", 65536), ("16M", 16 << 20), ("2G", 2 << 30)):
-        config = taken("--max-body-bytes", text, "--max-held-body-bytes", text)
-        assert config.max_body_bytes == config.max_held_body_bytes == size
-    config = taken("--max-queued-requests", "7", "long=2", "--max-queued-tokens", "short=9")
-    assert config.max_queued_requests == {None: 7, "long": 2} and config.max_queued_tokens == {"short": 9}
+        args = taking("--max-body-bytes", text, "--max-held-body-bytes", text)
+        assert args.max_body_bytes == args.max_held_body_bytes == size
 
 
 def test_keys_come_from_the_flag_or_else_the_variable_and_from_the_file(tmp_path: Path) -> None:
@@ -122,7 +98,7 @@ def test_cached_tokens_of_others_are_not_told_unless_asked_for() -> None:
         (["--prefix-cache-scope", "server"], True, True),
         ([], False, False),
     ):
-        args = taking(*argv, enable_prompt_tokens_details=given)[1]
+        args = taking(*argv, enable_prompt_tokens_details=given)
         assert args.enable_prompt_tokens_details is told
 
 

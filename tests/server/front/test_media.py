@@ -87,6 +87,12 @@ def connector(*, private: bool = False, most_pixels: int = 1000, **options: Any)
     return MEDIA_CONNECTOR_REGISTRY.load("tested", **options)
 
 
+def fetched(loader: Any, url: str) -> tuple[int, int]:
+    """The size of the image at a URL."""
+    size: tuple[int, int] = asyncio.run(loader.fetch_image_async(url)).media.size
+    return size
+
+
 def refused(loader: Any, url: str, kind: str = "image") -> str:
     """The message of the 400 for a URL."""
     with pytest.raises(VLLMValidationError) as error:
@@ -115,11 +121,10 @@ def test_names_and_redirects_that_lead_to_private_addresses(server: Any, monkeyp
 
 def test_public_media_and_private_ones_where_they_are_allowed(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{server.url}/to?{server.url}/image"
-    assert asyncio.run(connector().fetch_image_async(url)).media.size == (4, 3)
-    assert connector().fetch_image(url).media.size == (4, 3)
+    assert fetched(connector(), url) == connector().fetch_image(url).media.size == (4, 3)
     monkeypatch.setattr(media, "is_public", lambda _: False)
     assert "could not be fetched" in refused(connector(), url)
-    assert asyncio.run(connector(private=True).fetch_image_async(url)).media.size == (4, 3)
+    assert fetched(connector(private=True), url) == (4, 3)
     assert "must be from one of the allowed domains" in refused(connector(allowed_media_domains=["a.test"]), url)
 
 
@@ -147,7 +152,7 @@ def test_one_requests_media_share_its_limits(server: Any, monkeypatch: pytest.Mo
     monkeypatch.setenv("VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "1")
     token = current.set(RequestContext())
     try:
-        assert asyncio.run(connector().fetch_image_async(inline(png(20, 30)))).media.size == (20, 30)
+        assert fetched(connector(), inline(png(20, 30))) == (20, 30)
         assert "1200 pixels or more" in refused(connector(), inline(png(20, 30)))
         for _ in range(3):
             assert "cannot identify" in refused(connector(), f"{server.url}/zeros")

@@ -1,6 +1,5 @@
 """What may be in flight and wait for its first token: counts against a plain model of them, and what clients see."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,31 +15,21 @@ from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.front.state import build
-from tests.server.front.parts import CONFIG, LADDER, Clock, Engine, app_behind, ask, bearer, parts
+from tests.server.front.parts import LADDER, Clock, Engine, app_behind, ask, bearer, parts, taking
 
 
-def class_of(tokens: int) -> int:
-    """The length class of a prompt, as ``engine_client.py`` decides it."""
-    return LADDER.index_for(min(tokens, LADDER.max_length))
-
-
-@dataclass
 class Asking:
     """A request of a client, which has begun."""
 
-    queue: Admission
-    client: str = "a"
-    context: RequestContext = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.context = RequestContext(client=self.client.encode())
-        self.queue.begin(self.context)
+    def __init__(self, queue: Admission, client: str = "a") -> None:
+        self.queue, self.client, self.context = queue, client, RequestContext(client=client.encode())
+        queue.begin(self.context)
 
     def admit(self, tokens: int, copies: int = 1, name: str = "r") -> Refusal | None:
         """Admit a prompt; return its refusal."""
         token = current.set(self.context)
         try:
-            self.queue.admit(tokens, class_of(tokens), copies, name)
+            self.queue.admit(tokens, LADDER.index_for(min(tokens, LADDER.max_length)), copies, name)
         except RefusedError as error:
             return error.refusal
         finally:
@@ -55,14 +44,13 @@ def waiting(queue: Admission, index: int) -> tuple[int, int]:
     return queue.classes[index].requests.total, queue.classes[index].tokens.total
 
 
-def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults(tmp_path: Path) -> None:
-    limits = {"max_queued_requests": {None: 5, "long": 2}, "max_queued_tokens": {"short": 7}}
-    classes = parts(tmp_path, **limits)[0].queue.classes
-    assert [(each.name, each.requests.limit, each.tokens.limit) for each in classes] == [
-        ("short", 5, 7),
-        ("long", 2, QUEUED_TOKENS),
-    ]
-    assert parts(tmp_path)[0].queue.classes[0].requests.limit == QUEUED_REQUESTS
+def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults() -> None:
+    def limits(*argv: str) -> list[tuple[int, int]]:
+        queue = build(taking(*argv), LADDER, LADDER.max_length, Engine().waits, RefusedError).queue
+        return [(each.requests.limit, each.tokens.limit) for each in queue.classes]
+
+    given = limits("--max-queued-requests", "5", "long=2", "--max-queued-tokens", "short=7")
+    assert given == [(5, 7), (2, QUEUED_TOKENS)] and limits()[0][0] == QUEUED_REQUESTS
 
 
 def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Path) -> None:
@@ -189,7 +177,7 @@ def test_honest_requests_fit_by_default(tmp_path: Path, longest: int) -> None:
     """128 prompts of up to 8,192 tokens with n = 8, three of them at once, and four prompts of the longest length."""
     sets = [{"name": "short", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "long", "max_length": longest}]
     ladder = FactorLadder.checked([sets[0], sets[1] | {"factors": [1.5, 3.0]}])
-    queue = build(CONFIG, ladder, longest, Engine().waits, RefusedError).queue
+    queue = build(taking(), ladder, longest, Engine().waits, RefusedError).queue
     size = min(longest, 8192)
     for requests, prompts, tokens, copies in ((1, 128, size, 8), (3, 128, 1024, 8), (4, 1, longest, 1)):
         asked = [Asking(queue) for _ in range(requests)]

@@ -6,21 +6,10 @@ from pathlib import Path
 from ropeswitch.server.metrics import instruments, queue_metrics
 from ropeswitch.server.metrics.instruments import INSTRUMENTS, Instrument
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
-from ropeswitch.server.metrics.series import SeriesPlan, bounds, series
 from tests.docs.made import Tables, table, write
-from tests.server.metrics.ladders import ladder
 
 PAGE = Path("docs/metrics.md")
 _QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)
-
-# Where the sets end, in tokens, with what each ladder is an example of.
-LADDERS = {
-    "512, 1,024, 32,768, 262,144 (the bundled model)": (512, 1024, 32768, 262144),
-    "4k, 128k (Phi-3)": (4096, 131072),
-    "8k, 2,048k (LLaMA2)": (8192, 2097152),
-    "8k, 128k, 2,048k": (8192, 131072, 2097152),
-    "4k, 8k, 32k, 256k, 512k, 1,024k, 2,048k": (4096, 8192, 32768, 262144, 524288, 1048576, 2097152),
-}
 
 
 def _metrics() -> str:
@@ -48,33 +37,6 @@ def _values() -> str:
     return table(("Label", "Of", "Values"), rows)
 
 
-def _edges() -> str:
-    named: dict[str, list[str]] = {}
-    for each in _histograms():
-        named.setdefault(_ends(each), []).append(f"`{each.name}`")
-    return table(("Buckets of", "End at, in seconds"), ((", ".join(names), ends) for ends, names in named.items()))
-
-
-def _plans() -> str:
-    rows = []
-    for name, ends in LADDERS.items():
-        plan = SeriesPlan(ladder(*ends))
-        each = sum(series(instrument, plan.ratio) for instrument in INSTRUMENTS if instrument.starting)
-        rows.append((name, ", ".join(plan.bands.names), f"{plan.ratio:g}", f"{each}"))
-    return table(("Sets end at", "Length bands", "Ratio", "Series for each band in its own set"), rows)
-
-
-def _histograms() -> Iterable[Instrument]:
-    return (each for each in INSTRUMENTS if each.kind == "histogram")
-
-
-def _ends(instrument: Instrument) -> str:
-    if instrument.lowest is None:
-        return ", ".join(f"{end:g}" for end in instrument.buckets)
-    last = bounds(instrument, 1.2)[-1]
-    return f"{instrument.lowest:g} to {last:g}, by the ratio below"
-
-
 def _of_four(instrument: Instrument) -> str:
     if instrument.live:
         return _labels(instrument.labels)
@@ -89,12 +51,7 @@ def _sentence(text: str) -> str:
     return text[0].lower() + text[1:].rstrip(".")
 
 
-TABLES: Tables = {
-    "names": _metrics,
-    "values": _values,
-    "edges": _edges,
-    "plans": _plans,
-}
+TABLES: Tables = {"names": _metrics, "values": _values}
 
 
 if __name__ == "__main__":

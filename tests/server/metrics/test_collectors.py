@@ -5,29 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from ropeswitch.server.metrics.length_metrics import LengthCounter, LengthHistogram
 from ropeswitch.server.metrics.queue_metrics import DROPPED, REQUESTS, TOKENS
+from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from tests.server.metrics.ladders import total, values
 
-
-def test_one_process_tells_no_more_than_several() -> None:
-    registry = CollectorRegistry()
-    LengthCounter("ropeswitch_x_total", "X.", registry=registry).inc()
-    LengthHistogram("ropeswitch_y", "Y.", buckets=(0.1, 1.0), registry=registry).observe(1)
-    assert "_created" not in generate_latest(registry).decode()
-
-
 PROCESS = """if True:
-    import sys
+    import asyncio, sys
     from types import SimpleNamespace
     from prometheus_client import CollectorRegistry, generate_latest, multiprocess
     from ropeswitch.server.front.context import RequestContext, current
     from ropeswitch.server.front.limits.queue_limits import Admission, LengthClass
     from ropeswitch.server.metrics.length_metrics import LengthMetrics
     from ropeswitch.server.metrics.queue_metrics import queue_gauges
+    from ropeswitch.server.metrics.scheduling_metrics import GAUGES, SchedulingMetrics
     from tests.server.metrics.ladders import ladder
 
     metrics = LengthMetrics(ladder(256, 1024), "m")
@@ -44,6 +37,9 @@ PROCESS = """if True:
     queue.admit(5, 0, 2, "a")
     queue.admit(9, 1, 1, "b")
     refresh()
+    async def report():
+        return dict.fromkeys(GAUGES, float(sys.argv[1]))
+    asyncio.run(SchedulingMetrics({0: report}, "m").refresh())
     for _ in range(2):  # being asked changes nothing
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)
@@ -58,7 +54,7 @@ def test_processes_are_summed_and_none_counts_twice_nor_waits_after_its_end(tmp_
     started = []
     for servers in (1, 2, 3):
         process = subprocess.Popen(
-            [sys.executable, "-c", PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-c", PROCESS, str(9 - servers)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
         )  # fmt: skip
         started.append(process)
@@ -72,6 +68,8 @@ def test_processes_are_summed_and_none_counts_twice_nor_waits_after_its_end(tmp_
         for name, expected in zip(("short", "long", "empty"), waiting, strict=True):
             assert tuple(total(found, each[0], length_class=name) for each in (REQUESTS, TOKENS)) == expected
         assert total(found, DROPPED[0]) == 7
+        # All ask the same engines, so the latest answer counts.
+        assert [total(found, name, engine="0") for name, _ in GAUGES.values()] == [9 - servers] * len(GAUGES)
     for process in started:
         process.communicate()
         mark_process_dead(process.pid, str(tmp_path))

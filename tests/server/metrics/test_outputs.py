@@ -7,6 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -17,12 +21,9 @@ from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.model_patches.switch.placement import asked_placement
 from ropeswitch.server.front import refusal
-from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.metrics import outputs
-from ropeswitch.server.metrics.bands import Bands
+from ropeswitch.server.metrics import outputs, traces
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs, engine_finder, start
-from ropeswitch.server.metrics.traces import attributes
 from tests.server.metrics.ladders import ladder, read, total
 from tests.server.placing import engine_ladder
 
@@ -45,15 +46,12 @@ class Server:
         self.now = 100.0
 
     def add(
-        self,
-        name: str,
-        prompt: int,
-        forced: str | None = None,
-        parent: ParentRequest | None = None,
-        policy: str | None = None,
+        self, name: str, prompt: int, parent: ParentRequest | None = None, resumable: bool = False, **asked: Any
     ) -> None:
-        queue = RequestOutputCollector(RequestOutputKind.DELTA, name)
-        self.processor.add_request(request(name, prompt, forced, policy), None, parent, 0, queue)
+        """Add a request, or a chunk of a session: a ``resumable`` one, and then its last."""
+        sent = request(name, prompt, **asked)
+        sent.resumable = resumable
+        self.processor.add_request(sent, None, parent, 0, RequestOutputCollector(RequestOutputKind.DELTA, name))
 
     def step(self, *outputs: EngineCoreOutput, seconds: float = 0.5) -> None:
         """One step's outputs, as ``AsyncLLM``'s output handler handles them."""
@@ -67,11 +65,16 @@ class Server:
         """The observations of a histogram."""
         return self.value(f"{name}_seconds_count", **labels)
 
+    def live(self) -> dict[tuple[str, str], float]:
+        """The number of live sequences by set and state, without zeros."""
+        by = {(index, state): 0.0 for index in LADDER.names for state in ("waiting", "generating")}
+        return {key: found for key in by if (found := self.value("live_requests", factor_set=key[0], state=key[1]))}
 
-def request(name: str, prompt: int, forced: str | None = None, policy: str | None = None) -> EngineCoreRequest:
-    asked = {"rope_factor_set": forced, "rope_ladder_policy": policy}
-    extra = {field: value for field, value in asked.items() if value is not None} or None
-    params = SamplingParams(max_tokens=50, detokenize=False, extra_args=extra, output_kind=RequestOutputKind.DELTA)
+
+def request(name: str, prompt: int, max_tokens: int = 50, **extra: str) -> EngineCoreRequest:
+    params = SamplingParams(
+        max_tokens=max_tokens, detokenize=False, extra_args=extra or None, output_kind=RequestOutputKind.DELTA
+    )
     placement = asked_placement(engine_ladder(LADDER), params, min(prompt, 64), None)
     return EngineCoreRequest(
         request_id=name,
@@ -98,11 +101,10 @@ def prefill(prompt: int, cached: int = 0) -> PrefillStats:
     return stats
 
 
-def first(name: str, prompt: int, started: float = 100.0) -> EngineCoreOutput:
+def first(name: str, prompt: int) -> EngineCoreOutput:
     """The first output, with the events and statistics that an engine sends with it."""
-    queued = EngineCoreEvent(EngineCoreEventType.QUEUED, started - 1.0)
-    scheduled = EngineCoreEvent(EngineCoreEventType.SCHEDULED, started)
-    return output(name, prefill_stats=prefill(prompt), events=[queued, scheduled])
+    events = [EngineCoreEvent(EngineCoreEventType.QUEUED, 99.0), EngineCoreEvent(EngineCoreEventType.SCHEDULED, 100.0)]
+    return output(name, prefill_stats=prefill(prompt), events=events)
 
 
 @pytest.fixture
@@ -110,51 +112,46 @@ def server() -> Server:
     return Server()
 
 
-def test_a_short_answer(server: Server) -> None:
-    server.add("a", 5)
-    server.step(first("a", 5))
-    server.step(output("a"), seconds=0.25)
-    server.step(output("a", reason=FinishReason.STOP), seconds=0.25)
-    here = {"model_name": "m", "engine": "0", "input_sequence_length": SHORT, "factor_set": "set0"}
-    assert server.count("time_to_first_token", **here) == 1
-    assert 2 <= server.value("time_to_first_token_seconds_sum", **here) < 4
-    assert server.count("inter_token_latency", **here) == 2
-    assert server.value("inter_token_latency_seconds_sum", **here) == pytest.approx(0.5)
-    for name, seconds in (("queue_time", 1.0), ("prefill_time", 0.5), ("decode_time", 0.5)):
-        assert server.value(f"request_{name}_seconds_sum", **here) == pytest.approx(seconds), name
-    assert server.value("request_time_per_output_token_seconds_sum", **here) == pytest.approx(0.25)
-    assert server.count("e2e_request_latency", **here) == 1
-    assert server.value("requests_total", outcome="stop", **here) == server.value("requests_total") == 1
-    assert server.value("prompt_tokens_total", **here) == 5
-    assert server.value("generated_tokens_total", **here) == 3 and server.value("switches_total") == 0
-
-
-def test_a_stream_that_switches(server: Server) -> None:
+def test_an_answer_that_outgrows_its_set_counts_in_both_and_its_span_tells_both(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prompt of 9 tokens: the second token is computed from 10, the third from 11, which is in the next set."""
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    server.processor.tracing_enabled = True
+    traces.start(server.processor, LADDER)
     server.add("a", 9)
-    track = server.processor.request_states["a"].ropeswitch
     server.step(first("a", 9))
     server.step(output("a"))
     server.step(output("a", prefill_stats=prefill(10, cached=8)), seconds=3.0)
     server.step(output("a"))
     server.step(output("a", reason=FinishReason.LENGTH))
-    assert server.value("switches_total") == 1 and server.value("switch_stall_seconds_sum") == pytest.approx(3.0)
     # Of the first token, the queue and the prefill it is the prompt's set that counts.
     for name, counts in {
         "inter_token_latency_seconds_count": (1, 3),
+        "inter_token_latency_seconds_sum": (0.5, 4.0),
+        "prompt_tokens_total": (9, 0),
         "generated_tokens_total": (2, 3),
         "switches_total": (0, 1),
-        "switch_stall_seconds_count": (0, 1),
+        "switch_stall_seconds_sum": (0, 3.0),
         "switch_recomputed_tokens_total": (0, 2),
         "switch_cached_tokens_total": (0, 8),
         **dict.fromkeys([f"{each}_seconds_count" for each in OF_PROMPT], (1, 0)),
         **dict.fromkeys([f"{each}_seconds_count" for each in OF_ANSWER], (0, 1)),
+        "request_queue_time_seconds_sum": (1.0, 0),
+        "request_prefill_time_seconds_sum": (0.5, 0),
+        "request_decode_time_seconds_sum": (0, 4.5),
+        "request_time_per_output_token_seconds_sum": (0, 4.5 / 4),
         "requests_total": (0, 1),
     }.items():
         found = tuple(server.value(name, input_sequence_length=SHORT, factor_set=each) for each in ("set0", "set1"))
-        assert found == counts, name
+        assert found == pytest.approx(counts), name
+    assert 2 <= server.value("time_to_first_token_seconds_sum") < 4
     assert server.value("requests_total", outcome="length") == 1
-    assert attributes(track, Bands(LADDER), LADDER.names) == {
+    [span] = spans.get_finished_spans()
+    assert span.attributes is not None and span.attributes["gen_ai.usage.completion_tokens"] == 5
+    assert {name: value for name, value in span.attributes.items() if name.startswith("ropeswitch.")} == {
         "ropeswitch.length_band": SHORT,
         "ropeswitch.factor_set": "set0",
         "ropeswitch.ladder_policy": "length",
@@ -175,46 +172,34 @@ def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
     assert [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")] == [1, 2, 1]
 
 
-def test_what_chose_the_set_which_then_stays(server: Server) -> None:
+def test_answers_are_counted_by_what_chose_their_set(server: Server) -> None:
     """A limit of 50 tokens reserves the last set."""
-    for name, forced, policy, factor_set in (
-        ("forced", "set1", None, "set1"),
-        ("reserve", None, "reserve", "set2"),
-        ("length", None, None, "set0"),
+    for chosen_by, factor_set, asked in (
+        ("forced", "set1", {"rope_factor_set": "set1"}),
+        ("reserve", "set2", {"rope_ladder_policy": "reserve"}),
+        ("length", "set0", {}),
     ):
-        server.engine = len(name)
-        token = current.set(context := RequestContext())
-        server.add(name, 5, forced, policy=policy)
-        current.reset(token)
-        # As the front and the access log see it.
-        [track] = context.entered.sequences
-        assert (track.placement.name, track.placement.chosen_by) == (factor_set, name)
-        server.step(first(name, 5))
-        for _ in range(20 if policy else 2):
-            server.step(output(name))
-        server.step(output(name, reason=FinishReason.LENGTH))
-        assert server.value("ladder_policy_requests_total", model_name="m", policy=name) == 1
-        here = {"factor_set": factor_set, "engine": str(len(name)), "input_sequence_length": SHORT}
-        assert server.value("prompt_tokens_total", **here) == 5
-        assert server.value("generated_tokens_total", **here) == (22 if policy else 4)
-        assert server.value("requests_total", **here) == 1
-    assert server.value("requests_total") == 3
+        server.engine = len(chosen_by)
+        server.add("a", 5, **asked)
+        server.step(first("a", 5))
+        server.step(output("a", reason=FinishReason.LENGTH))
+        assert server.value("ladder_policy_requests_total", model_name="m", policy=chosen_by) == 1
+        here = {"factor_set": factor_set, "engine": str(len(chosen_by)), "input_sequence_length": SHORT}
+        for name, count in (("prompt_tokens_total", 5), ("generated_tokens_total", 2), ("requests_total", 1)):
+            assert server.value(name, **here) == count, (chosen_by, name)
 
 
 def test_tokens_are_told_once_a_second_and_at_the_end(server: Server) -> None:
-    server.engine = 1
     server.add("a", 1)
     server.step(first("a", 1))
     counts = []
     for _ in range(5):
         server.step(output("a", tokens=2), seconds=0.4)
-        counts.append(server.value("generated_tokens_total", engine="1"))
-    assert counts == [1, 1, 7, 7, 7]
-    assert server.count("inter_token_latency", engine="1") == 3
+        counts.append((server.value("generated_tokens_total"), server.count("inter_token_latency")))
+    assert counts == [(1, 0), (1, 0), (7, 3), (7, 3), (7, 3)]
     server.step(output("a", reason=FinishReason.LENGTH), seconds=0.1)
-    assert server.value("generated_tokens_total", engine="1") == 12
-    assert server.count("inter_token_latency", engine="1") == 6
-    assert server.value("inter_token_latency_seconds_sum", engine="1") == pytest.approx(2.1)
+    assert (server.value("generated_tokens_total"), server.count("inter_token_latency")) == (12, 6)
+    assert server.value("inter_token_latency_seconds_sum") == pytest.approx(2.1)
 
 
 def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of_whole_ones(server: Server) -> None:
@@ -231,7 +216,7 @@ def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of
     server.processor.abort_requests(["dead"], internal=True)
     # What comes afterwards is not counted.
     server.step(output("dead", reason=FinishReason.STOP), seconds=2)
-    assert live(server) == {}
+    assert server.live() == {}
     assert server.value("requests_total") == server.count("time_to_first_token") == 6
     outcomes = {outcome: server.value("requests_total", outcome=outcome) for outcome in ("abort", "error")}
     assert outcomes == {"abort": 4, "error": 2}
@@ -239,57 +224,52 @@ def test_answers_that_end_early_count_once_with_all_their_tokens_and_no_times_of
     assert server.count("e2e_request_latency") == server.count("request_decode_time") == 0
 
 
-def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (asyncio.CancelledError(), "disconnect"),
+        (GeneratorExit(), "disconnect"),
+        (RuntimeError("fault"), "error"),
+        (None, "abort"),
+    ],
+)
+def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(
+    server: Server, error: BaseException | None, outcome: str
+) -> None:
     """Upstream's ``generate`` aborts its request as it handles what ended it."""
-
-    for name, error in (
-        ("cancelled", asyncio.CancelledError()),
-        ("closed", GeneratorExit()),
-        ("fault", RuntimeError("fault")),
-        ("abort", None),
-    ):
-        server.add(name, 15)
-        try:
-            if error is not None:
-                raise error
-        except BaseException:
-            server.processor.abort_requests([name], internal=True)
-        else:
-            server.processor.abort_requests([name], internal=False)
+    server.add("a", 15)
+    try:
+        if error is not None:
+            raise error
+    except BaseException:
+        server.processor.abort_requests(["a"], internal=True)
+    else:
+        server.processor.abort_requests(["a"], internal=False)
     here = {"input_sequence_length": MIDDLE, "factor_set": "set1"}
-    outcomes = {name: server.value("requests_total", outcome=name, **here) for name in ("disconnect", "error", "abort")}
-    assert outcomes == {"disconnect": 2, "error": 1, "abort": 1}
-    assert server.value("requests_total") == 4
+    assert server.value("requests_total", outcome=outcome, **here) == server.value("requests_total") == 1
 
 
-def test_nothing_is_measured_where_upstream_measures_nothing() -> None:
+def test_nothing_is_measured_where_upstream_measures_nothing(server: Server) -> None:
     """With ``--disable-log-stats`` upstream makes no statistics of a step and no manager of them."""
-    client = SimpleNamespace(logger_manager=None, output_processor=WatchedOutputs(None, log_stats=False))
+    unmeasured = WatchedOutputs(None, log_stats=False)
+    client = SimpleNamespace(logger_manager=None, output_processor=unmeasured)
     assert start(client, engine_ladder(LADDER)) is None
-    server = Server()
-    for processor in (client.output_processor, server.processor):
-        queue = RequestOutputCollector(RequestOutputKind.DELTA, "b")
-        processor.add_request(request("b", 5), None, None, 0, queue)
-        processor.process_outputs([first("b", 5), output("b", reason=FinishReason.STOP)], 101.0, None)
+    for processor in (server.processor, unmeasured):
+        server.processor = processor
+        server.add("b", 5)
+        server.processor.process_outputs([first("b", 5), output("b", reason=FinishReason.STOP)], 101.0, None)
     assert not any(read(server.registry).values())
 
 
-def test_the_engine_is_found_once_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_found_once_it_is_chosen(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several engines, the client chooses one after the output processor has the request, and forgets it early."""
-    monkeypatch.setattr(outputs, "LengthMetrics", partial(LengthMetrics, registry=(registry := CollectorRegistry())))
+    server.registry = CollectorRegistry()
+    monkeypatch.setattr(outputs, "LengthMetrics", partial(LengthMetrics, registry=server.registry))
     monkeypatch.setattr(refusal, "listeners", [])
     core = SimpleNamespace(core_engines=[b"0", b"1"], engine_ranks_managed=[0, 2], reqs_in_flight={})
-    server = Server()
-    server.processor, server.registry = WatchedOutputs(None, log_stats=True), registry
-    start(
-        SimpleNamespace(
-            output_processor=server.processor,
-            logger_manager=(),
-            engine_core=core,
-            model_config=SimpleNamespace(served_model_name="m"),
-        ),
-        engine_ladder(LADDER),
-    )
+    client = SimpleNamespace(output_processor=server.processor, logger_manager=(), engine_core=core)
+    client.model_config = SimpleNamespace(served_model_name="m")
+    start(client, engine_ladder(LADDER))
 
     async def one_output() -> None:
         server.add("a", 5)
@@ -303,57 +283,53 @@ def test_the_engine_is_found_once_it_is_chosen(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(one_output())
     # The only one is that of every request.
     assert engine_finder(SimpleNamespace(core_engines=[b"\3\0"], engine_ranks_managed=[3]))("a") == 3
-    for name in ("generated_tokens_total", "requests_total"):
+    for name in ("generated_tokens_total", "requests_total", "e2e_request_latency_seconds_count"):
         assert server.value(name, engine="2") == server.value(name) == 1, name
-
-
-def live(server: Server) -> dict[tuple[str, str, str], float]:
-    """Return the number of live sequences by band, set and state, without zeros."""
-    found = {}
-    for (name, labels), value in read(server.registry).items():
-        if name == "ropeswitch_live_requests" and value:
-            has = dict(labels)
-            found[has["input_sequence_length"], has["factor_set"], has["state"]] = value
-    return found
+    # After the only token there is none to measure.
+    assert server.count("request_decode_time") == server.count("request_time_per_output_token") == 0
 
 
 def test_live_sequences_move_and_end(server: Server) -> None:
     """A prompt of 9 tokens outgrows its set at the third computed token."""
-    for name in ("a", "b", "c", "d"):
+    for name in ("a", "b", "c"):
         server.add(name, 9)
-    assert live(server) == {(SHORT, "set0", "waiting"): 4}
     server.step(first("a", 9), first("b", 9))
-    assert live(server) == {(SHORT, "set0", "waiting"): 2, (SHORT, "set0", "generating"): 2}
+    assert server.live() == {("set0", "waiting"): 1, ("set0", "generating"): 2}
     server.step(output("a"))
     server.step(output("a", prefill_stats=prefill(10)))
-    assert live(server)[SHORT, "set1", "generating"] == live(server)[SHORT, "set0", "generating"] == 1
+    assert server.live() == {("set0", "waiting"): 1, ("set0", "generating"): 1, ("set1", "generating"): 1}
     server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
-    assert live(server) == {(SHORT, "set0", "waiting"): 2}
+    assert server.live() == {("set0", "waiting"): 1}
     server.processor.abort_requests(["c"], internal=True)
-    assert live(server) == {(SHORT, "set0", "waiting"): 1}
-    server.processor.propagate_error(RuntimeError("dead"))
-    server.processor.abort_requests(["d"], internal=True)
-    assert live(server) == {}
+    assert server.live() == {}
 
 
 def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
     """The session ends with its last chunk if all others were answered, otherwise with that chunk's answer."""
-
-    def chunk(name: str, more: bool) -> None:
-        sent = request(name, 4)
-        sent.resumable = more
-        server.processor.add_request(sent, None, None, 0, RequestOutputCollector(RequestOutputKind.DELTA, name))
-
     for name in ("early", "late"):
-        chunk(name, more=True)
-    chunk("early", more=False)
+        server.add(name, 4, resumable=True)
+    server.add("early", 4)
     for name in ("early", "late"):
         server.step(first(name, 4), output(name, reason=FinishReason.LENGTH))
-    assert live(server) == {(SHORT, "set0", "generating"): 1}
-    chunk("late", more=False)
-    assert live(server) == {}
-    for _ in range(4):
-        chunk("long", more=True)
-        server.step(first("long", 4), output("long"), output("long", reason=FinishReason.LENGTH), seconds=0.1)
-    chunk("long", more=False)
-    assert server.value("generated_tokens_total") == 4 + 12 and server.count("inter_token_latency") == 2 + 8
+    assert server.live() == {("set0", "generating"): 1}
+    server.add("late", 4)
+    assert server.live() == {}
+
+
+def test_chunks_of_a_session_count_in_the_set_of_their_length(server: Server) -> None:
+    """Chunks end at 4, 8, 12 and 16 tokens. One that reserves less than the last does not move the session down."""
+    length = ("length", 50)
+    for name, chunks, tokens in (
+        ("length", (length, length, length, length), [6, 6, 0]),
+        ("reserve", (("reserve", 9), ("reserve", 9), ("reserve", 1), ("reserve", 1)), [0, 12, 0]),
+        ("more", (("reserve", 9), ("reserve", 40), ("reserve", 1), ("reserve", 1)), [0, 3, 9]),
+        ("less", (("reserve", 40), length, length, length), [3, 6, 3]),
+    ):
+        before = [server.value("generated_tokens_total", factor_set=each) for each in LADDER.names]
+        for policy, limit in chunks:
+            server.add(name, 4, resumable=True, max_tokens=limit, rope_ladder_policy=policy)
+            server.step(first(name, 4), output(name), output(name, reason=FinishReason.LENGTH), seconds=0.1)
+        server.add(name, 4)
+        after = [server.value("generated_tokens_total", factor_set=each) for each in LADDER.names]
+        assert [end - start for start, end in zip(before, after, strict=True)] == tokens, name
+    assert server.live() == {} and server.count("inter_token_latency") == 4 * 8

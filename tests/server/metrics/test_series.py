@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -50,7 +49,7 @@ def use(metrics: LengthMetrics, band_set: BandSet) -> None:
 
 
 def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
-    """A server that has had sequences in these bands and sets, and everything else that makes series."""
+    """The metrics after sequences in these bands and sets, and everything else that makes series."""
     registry = CollectorRegistry()
     metrics = LengthMetrics(sets, "m", registry)
     for band_set in band_sets:
@@ -64,19 +63,14 @@ def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
 
 
 @pytest.mark.parametrize("ends", [DEFAULT, PHI3, LLAMA2, (8192, 131072, 2097152), SEVEN, (2097152,)])
-def test_every_band_in_use_in_its_own_set(ends: tuple[int, ...]) -> None:
+def test_every_band_has_series_in_its_own_set_and_on_common_ladders_in_the_next(ends: tuple[int, ...]) -> None:
     sets = ladder(*ends)
     plan = SeriesPlan(sets)
     starts = list(enumerate(plan.bands.sets))
-    found = read(used(sets, starts))
-    names = {(plan.bands.names[band], sets.names[index]) for band, index in starts}
-    for each in (each for each in INSTRUMENTS if each.starting):
-        shown = {
-            (labels["input_sequence_length"], labels["factor_set"])
-            for labels in (dict(key[1]) for key in found if key[0].startswith(each.name))
-            if labels["factor_set"] != instruments.NOWHERE
-        }
-        assert shown == names, each.name
+    later = [(band, 1) for band, index in starts if index == 0] if ends in (DEFAULT, PHI3, LLAMA2) else []
+    for each in INSTRUMENTS:
+        for band, index in (starts if each.starting else []) + (later if each.crossing else []):
+            assert plan.labels(each, (band, index)) == (plan.bands.names[band], sets.names[index]), each.name
 
 
 @settings(max_examples=25)
@@ -95,16 +89,7 @@ def test_no_requests_make_more_series(sets: FactorLadder) -> None:
     assert len(found) + SCHEDULER_SERIES + QUEUE_SERIES * len(sets.sets) <= MOST_SERIES
     assert total(found, f"{GAP.name}_count") == len(band_sets)
     others = total(found, f"{GAP.name}_count", input_sequence_length=OTHER, factor_set=OTHER)
-    assert others == len(band_sets) - len(plan.shown(GAP))
-
-
-@pytest.mark.parametrize("ends", [DEFAULT, PHI3, LLAMA2])
-def test_switches_into_the_next_set_have_series_of_their_own(ends: tuple[int, ...]) -> None:
-    plan = SeriesPlan(ladder(*ends))
-    later = {(band, 1) for band, index in enumerate(plan.bands.sets) if index == 0}
-    for each in (each for each in INSTRUMENTS if each.crossing):
-        assert later <= plan.shown(each)
-        assert all(OTHER not in plan.labels(each, band_set) for band_set in later)
+    assert others == sum(OTHER in plan.labels(GAP, band_set) for band_set in band_sets)
 
 
 def test_nothing_is_there_before_it_is_used() -> None:
@@ -137,27 +122,19 @@ def nearest(seconds: Sequence[float], q: float) -> float:
     return sorted(seconds)[max(math.ceil(q * len(seconds)) - 1, 0)]
 
 
+# As docs/metrics.md has them, besides the finest.
+RATIOS = {DEFAULT: 1.1, PHI3: 1.14, LLAMA2: 1.16, (512, 1024, 32768, 262144): 1.2, SEVEN: 1.2}
 LATENCIES = st.floats(math.log(0.01), math.log(14400), exclude_max=True).map(math.exp)
 
 
 @settings(max_examples=300)
-@given(st.lists(LATENCIES, min_size=1, max_size=50), st.floats(0.01, 1))
-def test_any_quantile_of_any_latencies_is_within_ten_percent_with_the_finest_buckets(
-    seconds: list[float], q: float
+@given(st.lists(LATENCIES, min_size=1, max_size=50), st.floats(0.01, 1), st.sampled_from([*RATIOS]))
+def test_any_quantile_of_any_latencies_is_as_near_as_the_ladder_s_ratio(
+    seconds: list[float], q: float, ends: tuple[int, ...]
 ) -> None:
+    """10% with the finest buckets, 20% with the widest."""
+    ratio = SeriesPlan(ladder(*ends)).ratio
+    assert ratio == RATIOS[ends]
     for each in (GAP, TTFT):
-        estimate = quantile(bounds(each, SeriesPlan(ladder(*DEFAULT)).ratio), seconds, q)
-        assert estimate == pytest.approx(nearest(seconds, q), rel=0.1)
-
-
-@pytest.mark.parametrize("ends", [PHI3, LLAMA2, SEVEN])
-@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
-def test_latencies_that_vary_are_within_ten_percent_with_all_buckets(ends: tuple[int, ...], spread: float) -> None:
-    """Wherever the middle of the latencies lies in its bucket."""
-    generator = np.random.default_rng(5)
-    plan = SeriesPlan(ladder(*ends))
-    for middle in np.geomspace(0.05, 600, 40):
-        seconds = list(middle * np.exp(spread * generator.standard_normal(4000)))
-        for q in (0.5, 0.9, 0.95, 0.99):
-            estimate = quantile(bounds(TTFT, plan.ratio), seconds, q)
-            assert estimate == pytest.approx(nearest(seconds, q), rel=0.1), (middle, q)
+        estimate = quantile(bounds(each, ratio), seconds, q)
+        assert estimate == pytest.approx(nearest(seconds, q), rel=ratio - 1)

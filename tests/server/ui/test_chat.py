@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.server.running import ENGINE, Server, running
-from tests.server.ui.conftest import MILLISECONDS, REFUSED
+from tests.server.ui.conftest import Open
 
 pytestmark = pytest.mark.full
 
@@ -29,20 +29,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def chat(browser: Browser, server: Server) -> Iterator[Page]:
-    complaints: list[str] = []
-    page = browser.new_page(viewport={"width": 360, "height": 700})
-    page.set_default_timeout(MILLISECONDS)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.goto(f"{server.url}/ui/chat")
+def chat(opened: Open) -> Page:
+    page, _ = opened("/ui/chat", viewport={"width": 360, "height": 700})
     expect(page.locator("#state")).to_have_text("This server needs an API key.")
     page.keyboard.type(KEY)
     page.keyboard.press("Enter")
     expect(page.locator("#state")).to_have_text("Ready")
-    yield page
-    page.close()
-    assert [each for each in complaints if REFUSED not in each and "400" not in each] == []
+    return page
 
 
 def ask(page: Page, text: str, tokens: int) -> None:

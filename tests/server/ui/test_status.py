@@ -30,23 +30,20 @@ class Engine:
     def __init__(self) -> None:
         self.states: dict[str, Any] = {}
         self.computed: dict[str, int] = {}
-        self.answers: asyncio.Event | None = None
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.asked: list[list[str]] = []
 
     async def __call__(self, request_ids: list[str]) -> dict[str, int]:
         self.asked.append(request_ids)
-        if self.answers is not None:
-            await self.answers.wait()
+        await self.answers.wait()
         return self.computed
 
-    def add(self, name: str, prompt: int, generated: int = 0, factor_set: int = 0, **attributes: Any) -> None:
+    def add(self, name: str, prompt: int, generated: int = 0, switches: int = 0) -> None:
         stats = SimpleNamespace(num_generation_tokens=generated)
         state = SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats)
-        track = Track(Placement(0, "", ""), state)
-        track.number, track.band_set = len(self.states) + 1, (0, factor_set)
-        track.live = track.band_set, GENERATING if generated else WAITING
-        for attribute, value in attributes.items():
-            setattr(track, attribute, value)
+        track = Track(Placement(0, "", ""), state, number=len(self.states) + 1, band_set=(0, switches))
+        track.live, track.later = (track.band_set, GENERATING if generated else WAITING), [1] * switches
         state.ropeswitch = track
         self.states[name] = state
 
@@ -76,8 +73,8 @@ class Shown:
         assert answer.status_code == 200 and answer.headers["cache-control"] == "no-store"
         return answer.json()
 
-    def figures(self) -> Any:
-        return self.data()["figures"]
+    def figures(self, part: str) -> Any:
+        return self.data()["figures"][part]
 
 
 @pytest.fixture
@@ -89,31 +86,25 @@ def test_before_any_request_the_ladder_and_every_band_are_there_and_empty(shown:
     data = shown.data()
     assert [(each["name"], each["max_length"]) for each in data["sets"]] == [("set0", 256), ("set1", 1024)]
     assert (data["model"], data["policy"], data["angles"], data["max_model_len"]) == ("m", "length", "exact", 1024)
-    assert data["vllm_version"] == "0.32.0" and data["version"]
     figures = data["figures"]
-    places = [(each["length_band"], each["factor_set"]) for each in figures["live"]]
-    assert places == [(SHORT, "set0"), (LONG, "set1")]
+    assert [each["length_band"] for each in figures["latency"]] == [SHORT, LONG]
     nothing = {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None}
-    assert [each["time_to_first_token"] for each in figures["latency"]] == [nothing, nothing]
-    assert [(each["factor_set"], each["count"], each["stall"]) for each in figures["switches"]] == [
-        ("set1", 0, nothing)
-    ]
+    assert all(each["time_to_first_token"] == nothing for each in figures["latency"])
+    assert [(each["factor_set"], each["count"]) for each in figures["switches"]] == [("set1", 0)]
     assert not any(figures["outcomes"].values()) and figures["rejections"] == {} and figures["history"] == []
     unmeasured = Shown(*DEFAULT, measures=False).data()
     assert unmeasured["figures"] is None and unmeasured["sets"] == data["sets"]
 
 
 def test_live_requests_by_band_and_set(shown: Shown) -> None:
+    def live() -> list[tuple[Any, ...]]:
+        return [tuple(each.values()) for each in shown.figures("live")]
+
     shown.metrics.add_live((0, 0), WAITING, 2)
     shown.metrics.add_live((0, 1), GENERATING, 3)
-    shown.metrics.add_live((1, 1), GENERATING, 1)
-    assert shown.figures()["live"] == [
-        {"length_band": SHORT, "factor_set": "set0", "waiting": 2, "generating": 0},
-        {"length_band": SHORT, "factor_set": "set1", "waiting": 0, "generating": 3},
-        {"length_band": LONG, "factor_set": "set1", "waiting": 0, "generating": 1},
-    ]
+    assert live() == [(SHORT, "set0", 2, 0), (SHORT, "set1", 0, 3), (LONG, "set1", 0, 0)]
     shown.metrics.add_live((0, 1), GENERATING, -3)
-    assert [each["factor_set"] for each in shown.figures()["live"]] == ["set0", "set1"]
+    assert live() == [(SHORT, "set0", 2, 0), (LONG, "set1", 0, 0)]
 
 
 def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown) -> None:
@@ -121,49 +112,48 @@ def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown)
         shown.metrics.add_first(engine, (0, index), 0.5, 100, 1, "length")
         shown.metrics.add_later(engine, (0, index), [0.05, 0.05], 2)
         shown.metrics.add_finished(engine, (0, index), (0, index), "stop", TIMES)
-    short, long = shown.figures()["latency"]
-    assert (short["time_to_first_token"]["count"], short["inter_token_latency"]["count"]) == (3, 6)
-    assert (short["end_to_end"]["count"], short["end_to_end"]["mean"]) == (3, pytest.approx(3.0))
-    assert short["time_to_first_token"]["p99"] == pytest.approx(0.5, rel=0.1)
-    assert short["inter_token_latency"]["p50"] == pytest.approx(0.05, rel=0.1)
-    assert long["time_to_first_token"]["count"] == long["end_to_end"]["count"] == 0
-    assert shown.figures()["outcomes"]["stop"] == 3
+    short, long = shown.figures("latency")
+    names = ("time_to_first_token", "inter_token_latency", "end_to_end")
+    assert [short[name]["count"] for name in names] == [3, 6, 3]
+    assert [short[name]["mean"] for name in names] == pytest.approx([0.5, 0.05, 3.0])
+    assert [short[name]["p99"] for name in names] == pytest.approx([0.5, 0.05, 3.0], rel=0.1)
+    assert not any(long[name]["count"] for name in names)
+    assert shown.figures("outcomes")["stop"] == 3
     # Two switches on, where the fine histograms have no room left, there is a row for all.
     shown = Shown(*SEVEN)
     shown.metrics.add_later(0, (0, 6), [0.05], 1)
-    rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures()["latency"]}
+    rows = {each["length_band"]: each["inter_token_latency"]["count"] for each in shown.figures("latency")}
     assert rows.pop("other") == 1 and not any(rows.values())
 
 
 def test_switches_and_refusals(shown: Shown) -> None:
+    for _ in range(49):
+        shown.metrics.add_switch(0, (0, 1), 0.3, 1, 1)
     shown.metrics.add_switch(0, (0, 1), 0.2, 50, 206)
     shown.metrics.add_switch(0, (0, 1), 0.4, 6, 250)
     shown.metrics.count_rejection("invalid")
     shown.metrics.count_rejection("prompt_tokens", 2000)
     shown.metrics.count_outside("disconnect")
-    figures = shown.figures()
-    [switches] = figures["switches"]
-    assert (switches["factor_set"], switches["count"]) == ("set1", 2)
-    assert (switches["recomputed_tokens"], switches["cached_tokens"]) == (56, 456)
-    assert switches["stall"]["count"] == 2 and switches["stall"]["mean"] == pytest.approx(0.3)
-    newest, oldest = figures["events"]
+    [switches] = shown.figures("switches")
+    assert (switches["factor_set"], switches["count"], switches["stall"]["mean"]) == ("set1", 51, pytest.approx(0.3))
+    assert (switches["recomputed_tokens"], switches["cached_tokens"]) == (105, 505)
+    newest, older, *others = shown.figures("events")
     names = ("length_band", "factor_set", "recomputed_tokens", "cached_tokens", "stall")
     assert [newest[name] for name in names] == [SHORT, "set1", 6, 250, 0.4]
-    assert oldest["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= oldest["seconds_ago"]
-    assert figures["rejections"] == {"invalid": 1, "prompt_tokens": 1}
-    assert (figures["outcomes"]["rejected"], figures["outcomes"]["disconnect"]) == (2, 1)
-    for _ in range(60):
-        shown.metrics.add_switch(0, (0, 1), 0.1, 1, 1)
-    assert len(shown.figures()["events"]) == 50
+    assert older["recomputed_tokens"] == 50 and 0 <= newest["seconds_ago"] <= older["seconds_ago"]
+    assert len(others) == 48
+    assert shown.figures("rejections") == {"invalid": 1, "prompt_tokens": 1}
+    outcomes = shown.figures("outcomes")
+    assert (outcomes["rejected"], outcomes["disconnect"]) == (2, 1)
 
 
 def test_each_sequence_in_flight(shown: Shown) -> None:
     shown.engine.add("queued", 100)
     shown.engine.add("prefilling", 200)
-    shown.engine.add("decoding", 250, generated=60, factor_set=1, later=[1])
+    shown.engine.add("decoding", 250, generated=60, switches=1)
     shown.engine.computed = {"queued": 0, "prefilling": 64}
     names = ("number", "prompt_tokens", "tokens", "factor_set", "state", "computed_tokens", "switches")
-    assert [tuple(each[name] for name in names) for each in shown.figures()["running"]] == [
+    assert [tuple(each[name] for name in names) for each in shown.figures("running")] == [
         (1, 100, 100, "set0", "queued", 0, 0),
         (2, 200, 200, "set0", "prefilling", 64, 0),
         (3, 250, 310, "set1", "decoding", 250, 1),
@@ -192,7 +182,8 @@ def test_a_late_answer_of_the_engine_counts_for_the_next_reading() -> None:
     async def run() -> None:
         engine = Engine()
         engine.add("waiting", 100)
-        engine.answers, engine.computed = asyncio.Event(), {"waiting": 60}
+        engine.computed = {"waiting": 60}
+        engine.answers.clear()
         running = RunningSequences(engine.states, ["set0"], engine)
         for _ in range(2):
             assert [(each.state, each.computed_tokens) for each in await running.read()] == [("queued", None)]
@@ -211,13 +202,12 @@ def test_history_is_of_each_interval_alone(shown: Shown) -> None:
         shown.metrics.add_later(0, (0, 0), [seconds / 10], 1)
 
     answer(5.0)
-    assert shown.figures()["history"] == []
     shown.history.sample()
-    assert shown.figures()["history"] == []
+    assert shown.figures("history") == []
     answer(0.1)
     shown.history.sample()
     shown.history.sample()
-    first, second = shown.figures()["history"]
+    first, second = shown.figures("history")
     assert first["seconds_ago"] >= second["seconds_ago"] >= 0
     assert first["bands"][0]["time_to_first_token"] == pytest.approx(0.1, rel=0.1)
     assert first["bands"][0]["inter_token_latency"] == pytest.approx(0.01, rel=0.1)
@@ -226,4 +216,4 @@ def test_history_is_of_each_interval_alone(shown: Shown) -> None:
     assert second["bands"][0] == {"length_band": SHORT} | nothing
     for _ in range(POINTS):
         shown.history.sample()
-    assert len(shown.figures()["history"]) == POINTS
+    assert len(shown.figures("history")) == POINTS

@@ -98,13 +98,12 @@ def test_a_prompt_that_ends_in_no_text() -> None:
     assert len(prompt_end(tokenizer, prompt, False)) == 1024
 
 
-@pytest.mark.parametrize(("length", "seen"), [(1024, 1024), (1025, 1024)])
-def test_only_the_detokenizer_sees_less(length: int, seen: int) -> None:
+def test_only_the_detokenizer_sees_less() -> None:
     params = SimpleNamespace(skip_special_tokens=True)
-    request = SimpleNamespace(prompt_token_ids=[65] * length, sampling_params=params)
+    request = SimpleNamespace(prompt_token_ids=[65] * 1025, sampling_params=params)
     tokenizer = SimpleNamespace(_tokenizer=byte_level())
-    assert len(with_prompt_end(request, tokenizer).prompt_token_ids) == seen
-    assert len(request.prompt_token_ids) == length
+    assert len(with_prompt_end(request, tokenizer).prompt_token_ids) == 1024
+    assert len(request.prompt_token_ids) == 1025
     # A tokenizer that is not one of Hugging Face's in Rust, and a request that generates nothing.
     assert with_prompt_end(request, SimpleNamespace()) is request
     request.sampling_params = None

@@ -2,24 +2,20 @@
 
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fastapi import FastAPI, Form, Request
-from fastapi.responses import StreamingResponse
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.datastructures import State
 
-from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.front.bodies import parse
 from ropeswitch.server.front.bodies import request as module
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.flags import CostLimits
-from ropeswitch.server.front.limits.keys import Shares
+from tests.server.front.parts import parts, server_parts
 
 
 class Other(BaseModel):
@@ -43,19 +39,6 @@ def make_app() -> FastAPI:
     async def with_other(body: Other) -> dict[str, Any]:
         return body.model_dump()
 
-    @app.post("/form")
-    async def with_form(form: Annotated[Body, Form()]) -> str:
-        return str(form.prompt)
-
-    async def chunks() -> AsyncGenerator[str, None]:
-        yield "data: token\n\n"
-
-    @app.post("/v1/completions")
-    @app.post("/invocations")
-    async def stream(raw_request: Request) -> StreamingResponse:
-        raw_request.state.request_metadata = State({"request_id": "cmpl-1"})
-        return StreamingResponse(chunks())
-
     @app.post("/raw")
     async def with_request(raw: Request) -> Any:
         return await raw.json()
@@ -63,24 +46,21 @@ def make_app() -> FastAPI:
     return app
 
 
-@pytest.fixture(autouse=True)
-def context() -> Iterator[None]:
-    token = current.set(RequestContext())
-    yield
+@pytest.fixture
+def context() -> Iterator[RequestContext]:
+    token = current.set(made := RequestContext())
+    yield made
     current.reset(token)
 
 
 @pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def client(context: RequestContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
     monkeypatch.setattr(module, "LONG", 1000)
     monkeypatch.setattr(module, "VERY_LONG", 2000)
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    front = SimpleNamespace(held_bodies=Shares("--max-held-body-bytes", 1 << 30, weight=1), cost_limits=CostLimits())
-    app.state.ropeswitch = SimpleNamespace(
-        front=front, shows_cached=True, aliases=Aliases(SimpleNamespace(), ("set0",))
-    )
+    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
     return TestClient(app)
 
 
@@ -99,18 +79,13 @@ PROMPTS = [
     ],
 )
 @pytest.mark.parametrize("path", ["/model", "/raw", "/other"])
-def test_the_same_answer_or_error_as_without(client: TestClient, path: str, body: Any) -> None:
+def test_the_same_answer_or_error_as_without(client: TestClient, context: RequestContext, path: str, body: Any) -> None:
     expected, answer = TestClient(make_app()).post(path, json=body), client.post(path, json=body)
     if expected.status_code == 200:
         assert (answer.status_code, answer.json()) == (200, expected.json())
         return
-    context = current.get()
-    assert (expected.status_code, answer.status_code) == (422, 400) and context is not None
+    assert (expected.status_code, answer.status_code) == (422, 400)
     assert context.refusal is not None and expected.json()["detail"][0]["msg"] in context.refusal.message
-
-
-def test_a_form_is_no_json(client: TestClient) -> None:
-    assert client.post("/form", data={"prompt": ["5", "6"]}).json() == "[5, 6]"
 
 
 def test_a_long_body_is_parsed_elsewhere(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,26 +119,23 @@ def test_validation_looks_at_one_token(client: TestClient) -> None:
     assert seen == [[7]]
 
 
+SHORT = {"vllm_xargs": {"rope_factor_set": "short"}}
+
+
 @pytest.mark.parametrize(
-    ("body", "beams", "factor_set"),
+    ("body", "beams", "factor_set", "limited"),
     [
-        ({"n": "5", "use_beam_search": True}, 5, None),
-        ({"n": 5, "vllm_xargs": {"rope_factor_set": "set0"}}, 1, "set0"),
-        ({"use_beam_search": True, "prompt": [1] * 1000, "vllm_xargs": {"rope_factor_set": "set0"}}, 1, "set0"),
+        ({"n": "5", "use_beam_search": True, "max_tokens": 5}, 5, None, True),
+        (SHORT | {"n": 5, "max_completion_tokens": 5}, 1, "short", True),
+        (SHORT | {"use_beam_search": True, "prompt": [1] * 1000, "max_tokens": None}, 1, "short", False),
+        ({"max_output_tokens": 5}, 1, None, True),
+        ({"sampling_params": {"max_tokens": 5}}, 1, None, True),
+        ({"sampling_params": {}, "prompt": "max_tokens"}, 1, None, False),
     ],
 )
-def test_beams_and_the_set_that_a_body_asks_for_are_noted(
-    client: TestClient, body: dict[str, Any], beams: int, factor_set: str | None
+def test_beams_set_and_limit_that_a_body_asks_for_reach_its_prompts(
+    client: TestClient, context: RequestContext, body: Any, beams: int, factor_set: str | None, limited: bool
 ) -> None:
     client.post("/raw", json=body)
-    context = current.get()
-    assert context is not None and (context.asked.beams, context.asked.factor_set) == (beams, factor_set)
-
-
-@pytest.mark.parametrize("path", ["/v1/completions", "/invocations"])
-def test_a_stream_reports_progress_if_its_body_asks_for_it(client: TestClient, path: str) -> None:
-    body = {"prompt": "a", "stream": True, "model": "m"}
-    for asked in ({}, {"return_progress": False}):
-        assert client.post(path, json=body | asked).text == "data: token\n\n"
-    first, last = client.post(path, json=body | {"return_progress": True}).text.strip().split("\n\n")
-    assert "prompt_progress" in first and last == "data: token"
+    asked = context.asked
+    assert (asked.beams, asked.factor_set, asked.limited) == (beams, factor_set, limited)

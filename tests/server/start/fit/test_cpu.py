@@ -9,7 +9,7 @@ from vllm.config import CacheConfig
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit import cpu
-from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, taken, weight_bytes
+from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, weight_bytes
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine
 
@@ -22,6 +22,7 @@ def flags(**given: Any) -> argparse.Namespace:
     ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
     rest = {"gpu_memory_utilization": CacheConfig().gpu_memory_utilization, "model": "a/b", "headless": False}
     rest |= {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}, "max_num_seqs": None}
+    rest |= {"block_size": None}
     return argparse.Namespace(**(dict.fromkeys(none) | dict.fromkeys(ones, 1) | rest | given))
 
 
@@ -57,12 +58,11 @@ def test_the_default_is_half_of_what_weights_and_processes_leave_shared_by_the_r
         return
     assert args.kv_cache_memory_bytes == gib * GIB
     assert line is not None and f"{gib:.1f} GiB" in line and f"the weights take {weights}.0 GiB" in line
-    for each in tmp_path.glob("model_*"):
-        each.unlink()
-    assert f"the weights take {weights}.0 GiB" in str(fit(flags(model=str(tmp_path), **given), MEMORY, {}))
 
 
-def test_a_machine_without_ranks_needs_no_cache() -> None:
+def test_mistrals_own_format_of_weights_counts_alone_and_a_machine_without_ranks_needs_no_cache(tmp_path: Path) -> None:
+    weigh(tmp_path, consolidated=2)
+    assert weight_bytes(flags(model=str(tmp_path))) == 2 * GIB
     assert fit(flags(data_parallel_size=4, data_parallel_size_local=0), Memory(GIB, 0), {}) is None
 
 
@@ -73,12 +73,8 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
         weigh(snapshot, model=size)
     (tmp_path / "models--a--b" / "refs").mkdir()
     (tmp_path / "models--a--b" / "refs" / "main").write_text("1" * 40)
-    for given, weights in (
-        ({}, 2),
-        ({"revision": "2" * 40}, 3),
-        ({"model": "a/other"}, 0),
-        ({"model": "s3://bucket/model"}, 0),
-    ):
+    cases = (({}, 2), ({"revision": "2" * 40}, 3), ({"model": "a/other"}, 0), ({"model": "s3://bucket/model"}, 0))
+    for given, weights in cases:
         assert weight_bytes(flags(download_dir=str(tmp_path), **given)) == weights * GIB
 
 
@@ -115,50 +111,43 @@ def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch)
     """5 bytes a token of each sequence on the V1 runner, and a block table twice."""
     monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
     monkeypatch.setattr(cpu, "read_memory", lambda: MEMORY)
-    million = SequenceMemory(1 << 20, 128, v2=False, device="cpu")
-    args = flags(block_size=None)
+    million, four = (SequenceMemory(length << 20, 128, v2=False, device="cpu") for length in (1, 4))
+    args = flags()
     [line] = cpu.check(args, {}, MACHINE, million)
     assert args.max_num_seqs is None and million.host_bytes(128) == 128 * (5 * (1 << 20) + 2 * 4 * 8192)
-    assert args.kv_cache_memory_bytes == (8 * GIB - million.host_bytes(128)) // 2
-    assert "648 MiB" in line
+    assert args.kv_cache_memory_bytes == (8 * GIB - million.host_bytes(128)) // 2 and "648 MiB" in line
     # Half of what is left is for keys and values: 4 GiB hold 101 such sequences on two ranks.
-    args = flags(block_size=None, tensor_parallel_size=2)
-    lowered, _ = cpu.check(args, {}, MACHINE, SequenceMemory(4 << 20, 128, v2=False, device="cpu"))
+    args = flags(tensor_parallel_size=2)
+    lowered, _ = cpu.check(args, {}, MACHINE, four)
     assert args.max_num_seqs == 64 and lowered.startswith("--max-num-seqs: 64 instead of the default, 128: ")
-    given = flags(kv_cache_memory_bytes=GIB, tensor_parallel_size=2)
-    assert taken(given, MEMORY, {}) == 2 * GIB and taken(flags(), MEMORY, {}) == 6 * GIB
-    # A cache of the user's own that leaves nothing is refused, not the sequences.
-    with pytest.raises(UsageError, match=r"^--kv-cache-memory-bytes: 11\.0 GiB does not fit"):
-        cpu.check(flags(block_size=None, kv_cache_memory_bytes=11 * GIB), {}, MACHINE, million)
-    with pytest.raises(UsageError, match=r"^--max-num-seqs: 64 does not fit: .* 324 MiB .* of which 100 MiB is left"):
-        most = MEMORY.free - 100 * (1 << 20)
-        cpu.check(flags(block_size=None, kv_cache_memory_bytes=most, max_num_seqs=64), {}, MACHINE, million)
+    small, large = ({"kv_cache_memory_bytes": size, "max_num_seqs": 128} for size in (5 * GIB // 2, 11 * GIB))
+    for given, refused in (
+        # The cache of every rank is the user's own; one that leaves nothing is at fault itself.
+        (small | {"tensor_parallel_size": 2}, r"^--max-num-seqs: 128 does not fit: .* of which 5\.0 GiB is left"),
+        (large, r"^--kv-cache-memory-bytes: 11\.0 GiB does not fit"),
+    ):
+        with pytest.raises(UsageError, match=refused):
+            cpu.check(flags(**given), {}, MACHINE, four)
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 800 kB\n")
     assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
-    (tmp_path / "memory.max").write_text("max\n")
-    assert read_memory(meminfo, tmp_path) == Memory(1000 << 10, 800 << 10)
-    (tmp_path / "memory.max").write_text(f"{500 << 10}\n")
     (tmp_path / "memory.current").write_text(f"{300 << 10}\n")
     (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 10}\n")
-    assert read_memory(meminfo, tmp_path) == Memory(500 << 10, 300 << 10)
+    for most, expected in (("max", Memory(1000 << 10, 800 << 10)), (str(500 << 10), Memory(500 << 10, 300 << 10))):
+        (tmp_path / "memory.max").write_text(f"{most}\n")
+        assert read_memory(meminfo, tmp_path) == expected
 
 
-def test_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_compile_needs_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"PATH": str(tmp_path)}
+    assert cpu.compiles(flags(), nothing) and not cpu.compiles(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
     with pytest.raises(UsageError, match=r"C\+\+ compiler: 'g\+\+' was not found"):
         cpu.check_compiler(nothing)
-    with pytest.raises(UsageError, match="CXX: 'c' was not found"):
-        cpu.check_compiler(nothing | {"CXX": "c"})
-    for eager in ({"enforce_eager": True}, {"optimization_level": "0"}, {"compilation_config": {"mode": 0}}):
-        assert not cpu.compiles(flags(**eager), nothing)
-    assert cpu.compiles(flags(), nothing) and not cpu.compiles(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
-    compiler = tmp_path / "g++"
-    compiler.touch(mode=0o755)
-    monkeypatch.setattr("ropeswitch.server.start.fit.cpu.get_path", lambda _: str(tmp_path))
+    (tmp_path / "g++").touch(mode=0o755)
+    monkeypatch.setattr(cpu, "get_path", lambda _: str(tmp_path))
     with pytest.raises(UsageError, match=f"there is no {tmp_path}/Python.h"):
         cpu.check_compiler(nothing)
     (tmp_path / "Python.h").touch()

@@ -1,4 +1,4 @@
-// The checks of openai-node. As in checks.py, each result is one line of JSON on standard output.
+// The checks of openai-node. Each runs by itself, and its result is one line of JSON on standard output.
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
