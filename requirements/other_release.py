@@ -1,7 +1,7 @@
 """Make an environment for tests with another vLLM release: ``python requirements/other_release.py RELEASE FOLDER``.
 
-It has the Python files of that release's CUDA wheel over the compiled CPU ops of the release in .venv, whose other packages it
-shares. Not for servers: nobody has built or tested these two together.
+It has the Python files of that release's CUDA wheel over the compiled CPU ops of the release in .venv, whose other packages
+it shares. Not for servers: upstream builds and tests no such pair.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
     parser: argparse.ArgumentParser = Parser(prog=PROGRAM, description=description)
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}, {_engine()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     # Parsed by serve.py: its flags are vLLM's, which take seconds to load. Listed here only for the help.
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
@@ -62,6 +62,15 @@ def _make_parser() -> argparse.ArgumentParser:
     ids.set_defaults(func=print_ids)
     loadtest.add_parser(commands)
     return parser
+
+
+def _engine() -> str:
+    from ropeswitch.model_patches.guard.fingerprints import RegistryError, described
+
+    try:
+        return described()
+    except RegistryError:
+        return "no vLLM"  # the planner and the load test need none
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
-from ropeswitch.model_patches.guard.releases import RELEASES
+from ropeswitch.model_patches.guard.releases import ONLY, RELEASES
 
 
 def add_parser(
@@ -48,13 +48,19 @@ def table(server_patches: Sequence[Patch]) -> str:
     """Return the patches, then what each fingerprint guards, as Markdown tables; tests compare them with docs/patches.md."""
     rows = [(record, record.when) for record in PATCHES] + [(record, "API server") for record in server_patches]
     lines = ["| upstream symbol | kind | in play | file | tests |", "| --- | --- | --- | --- | --- |"]
-    lines += [f"| `{it.target}` | {it.kind} | {when} | `{it.file}` | `{it.tests}` |" for it, when in rows]
+    lines += [
+        f"| `{it.target}` | {it.kind} | {when}{_only(it.target)} | `{it.file}` | `{it.tests}` |" for it, when in rows
+    ]
     guarded: dict[str, list[str]] = {}
     for path, wrong in dict.fromkeys(item for it, _ in rows for item in it.relies_on.items()):
-        guarded.setdefault(wrong, []).append(f"`{path}`")
+        guarded.setdefault(wrong, []).append(f"`{path}`{_only(path)}")
     lines += ["", "| if it changed | fingerprint |", "| --- | --- |"]
     lines += [f"| {wrong} | {', '.join(paths)} |" for wrong, paths in guarded.items()]
     return "\n".join(lines)
+
+
+def _only(path: str) -> str:
+    return f" (vLLM {ONLY[path]})" if path in ONLY else ""
 
 
 def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:

@@ -72,6 +72,18 @@ def installed() -> tuple[str, str]:
     raise RegistryError(f"no vLLM is installed; this works with vLLM {' and '.join(RELEASES)}")
 
 
+def described() -> str:
+    """Return the installed vLLM for people: its release, and that of its compiled ops if they are of another.
+
+    Raises:
+        RegistryError: when there is none.
+    """
+    name, found = installed()
+    # Written by requirements/other_release.py.
+    ops = importlib.metadata.distribution(name).read_text("compiled-ops")
+    return f"vLLM {found}" + (f" over the compiled ops of {ops}" if ops else "")
+
+
 @cache
 def release() -> str:
     """Return the installed release, or the last one known, with which any other is compared."""

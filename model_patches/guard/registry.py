@@ -85,7 +85,7 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
     """Check that the installed vLLM is one that the patches were written for.
 
     Raises:
-        RegistryError: naming the first symbol that differs, the releases that would do and the command that lists the others.
+        RegistryError: naming the first symbol that differs, the release compared with and the command that lists the others.
     """
     import vllm
 
@@ -96,14 +96,15 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
         )
     if there not in RELEASES:
         raise RegistryError(
-            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one of them. `ropeswitch patches check` "
-            "lists what changed"
+            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one of them "
+            "(`ropeswitch patches check` lists what changed)"
         )
     found = [*mismatches(records).values(), *missing_texts(readings)]
     if found:
         more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(
-            f"{found[0]}{more}; the installed vLLM is not {release()} as released; `ropeswitch patches check` lists every difference"
+            f"{found[0]}{more}; the installed vLLM is not {release()} as released; "
+            "`ropeswitch patches check` lists every difference"
         )
 
 

@@ -13,8 +13,8 @@ import pytest
 from starlette.datastructures import State
 from vllm.v1.engine import async_llm
 
-from ropeswitch.model_patches.guard import cli, registry
-from ropeswitch.model_patches.guard.fingerprints import FILE, RegistryError, symbols
+from ropeswitch.model_patches.guard import cli, fingerprints, registry
+from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, installed, release, symbols
 from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
@@ -80,14 +80,19 @@ def test_commands_without_vllm(monkeypatch: pytest.MonkeyPatch, capsys: Captured
     monkeypatch.setattr("importlib.metadata.version", version)
     for command in ("check", "record"):
         assert main(["patches", command]) == 2
-        assert capsys.readouterr().err == "ropeswitch: error: no vLLM is installed; this release is for vLLM 0.32.0\n"
+        assert (
+            capsys.readouterr().err
+            == "ropeswitch: error: no vLLM is installed; this works with vLLM 0.32.0 and 0.33.0\n"
+        )
 
 
 def test_record_writes_what_is_there_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    file, right = tmp_path / FILE.name, FILE.read_text()
-    monkeypatch.setattr(cli, "FILE", file)
+    file = tmp_path / f"{release()}.json"
+    right = (FOLDER / file.name).read_text()
+    for module in (cli, fingerprints):
+        monkeypatch.setattr(module, "FOLDER", tmp_path)
     values = json.loads(right)
     missing = next(path for path in sorted(values) if path != GENERATE)
     was = values.pop(missing)
@@ -104,10 +109,25 @@ def test_record_writes_what_is_there_all_or_nothing(
     expected.append(f"vllm.unused: {'1' * 16} -> no longer relied on")
     assert sorted(capsys.readouterr().out.splitlines()[:-1]) == sorted(expected)
     # Another version's, only if asked for.
-    monkeypatch.setattr(cli, "_installed", lambda: ("vllm", "0.33.0+cpu"))
+    monkeypatch.setattr(cli, "installed", lambda: ("vllm", "0.34.0"))
     assert main(["patches", "record"]) == 2
     assert main(["patches", "record", "--other-version"]) == 0
-    assert file.read_text() == file.with_name("0.33.0.json").read_text() == right
+    assert file.read_text() == file.with_name("0.34.0.json").read_text() == right
+
+
+def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "installed", lambda: (installed()[0], "0.34.0"))
+    monkeypatch.setattr("vllm.__version__", "0.34.0")
+    with pytest.raises(
+        RegistryError, match=r"0\.34\.0: this works with vLLM 0\.32\.0 and 0\.33\.0; install one of them"
+    ):
+        registry.require(())
+
+
+def test_python_files_of_another_release_than_the_packages_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vllm.__version__", "0.31.0")
+    with pytest.raises(RegistryError, match=r"is 0\.3\d\.0, but its Python files are of 0\.31\.0"):
+        registry.require(())
 
 
 def test_a_text_that_is_gone_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,8 +203,8 @@ def _check_drafts(method: str | None, rejection_sample_method: str | None) -> No
     """Refuse speculative decoding that changes tokens or drafts nothing."""
     if rejection_sample_method not in (None, "standard", "block"):
         raise UnsupportedError(
-            f"speculative_config.rejection_sample_method: {rejection_sample_method!r} accepts drafts that the model does not "
-            "predict; allowed: standard, block"
+            f"speculative_config.rejection_sample_method: {rejection_sample_method!r} accepts drafts that the model does "
+            "not predict; allowed: standard, block"
         )
     if method == "extract_hidden_states":
         raise UnsupportedError(

