@@ -121,11 +121,6 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         computed = partial(engine_utilities.computed_tokens, engine_client)
         running = RunningSequences(processor.request_states, sets.names, computed)
         measured = status.Measured(metrics, running, history, sets.names)
-    if processor.tracing_enabled:
-        # OpenTelemetry's packages are required only with tracing.
-        from ropeswitch.server.metrics import traces
-
-        traces.start(processor, sets)
 
     separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.turns = GrammarTurns(vocabulary)
