@@ -22,7 +22,7 @@ BIN := $(ENVIRONMENT)/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-tool-parsers docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
+.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -213,9 +213,6 @@ docs-serve: $(DOCS) ## Serve the docs at http://127.0.0.1:8001, rebuilt when pag
 
 docs-metrics: $(STAMP) ## Generate the tables of docs/metrics.md from the code
 	@$(BIN)/python -m tests.server.metrics.page
-
-docs-tool-parsers: $(STAMP) ## Generate the table of tool-call parsers in docs/configuration.md from the code
-	@$(BIN)/python -m tests.docs.tool_parsers
 
 docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run resumes; ARGS="--only NAME" remeasures one)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)

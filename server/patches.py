@@ -71,7 +71,7 @@ SERVER_PATCHES = (
         "metrics by length would count other requests, or a long prompt or log-probabilities be lost",
         *_of(_OUTPUTS, "add_request", "_update_stats_from_output", "_update_stats_from_finished"),
         # The last one ignores prefill statistics except those of a first output.
-        *_of(_OUTPUTS, "abort_requests", "propagate_error", "do_tracing", "process_outputs"),
+        *_of(_OUTPUTS, "abort_requests", "propagate_error", "process_outputs"),
         # It sends a stream's last log-probabilities, so earlier ones can be dropped (app/paced_outputs.py).
         "vllm.v1.engine.output_processor.RequestState._new_completion_output",
         # They abort their request inside the except clause that shows the reason.

@@ -37,7 +37,6 @@ from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready
 from ropeswitch.server.ui import page, status
-from ropeswitch.server.ui.history import History
 from ropeswitch.server.ui.running import RunningSequences
 
 
@@ -116,16 +115,9 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     metrics, measured = start_length_metrics(engine_client, ladder), None
     registry = vllm_adapter.get_prometheus_registry()
     if metrics is not None:
-        history = History(registry, metrics.plan.bands)
-        coroutines.append(history.watch())
         computed = partial(engine_utilities.computed_tokens, engine_client)
         running = RunningSequences(processor.request_states, sets.names, computed)
-        measured = status.Measured(metrics, running, history, sets.names)
-    if processor.tracing_enabled:
-        # OpenTelemetry's packages are required only with tracing.
-        from ropeswitch.server.metrics import traces
-
-        traces.start(processor, sets)
+        measured = status.Measured(metrics, running, sets.names)
 
     separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.turns = GrammarTurns(vocabulary)

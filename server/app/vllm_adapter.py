@@ -21,15 +21,11 @@ from vllm.logger import configure_logging_from_args
 from vllm.multimodal import media as media
 from vllm.multimodal.image import open_image as open_image
 from vllm.platforms import current_platform
-from vllm.renderers.chat_utils import load_chat_template
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.renderers.inputs.preprocess import extract_prompt_len as extract_prompt_len
-from vllm.tokenizers.registry import get_tokenizer
-from vllm.tool_parsers import ToolParserManager
 from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-from vllm.utils.mistral import is_mistral_tokenizer
 from vllm.utils.system_utils import decorate_logs
 from vllm.v1.engine.async_llm import AsyncLLM as AsyncLLM
 from vllm.v1.engine.async_llm import InputStreamError as InputStreamError
@@ -75,35 +71,6 @@ class _Parser(FlexibleArgumentParser):
 def stock_parser() -> Any:
     """Return the parser of ``vllm serve``."""
     return make_arg_parser(_Parser(prog="ropeswitch serve", usage="ropeswitch serve [MODEL] [options]"))
-
-
-def load_tokenizer(args: Namespace) -> Any:
-    return get_tokenizer(
-        args.tokenizer or args.model,
-        tokenizer_mode=args.tokenizer_mode,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.tokenizer_revision or args.revision,
-        download_dir=args.download_dir,
-    )
-
-
-def chat_templates(args: Namespace, tokenizer: Any) -> str:
-    """Return the text of all chat templates that the server may use; empty if there are none."""
-    if is_mistral_tokenizer(tokenizer):
-        # mistral-common renders chats without a template: this is the markup of the tool calls that it writes.
-        return "[TOOL_CALLS]"
-    template = load_chat_template(args.chat_template) or getattr(tokenizer, "chat_template", None) or ""
-    return template if isinstance(template, str) else "\n".join(template.values())
-
-
-def tool_parser_problem(tokenizer: Any, name: str) -> str | None:
-    """Return in one line why a vLLM tool-call parser cannot be used with a tokenizer; None if it can."""
-    try:
-        ToolParserManager.get_tool_parser(name)(tokenizer)
-    except Exception as error:
-        # Only the user's tokenizer is read, and its own code may raise any error.
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    return None
 
 
 def parse(argv: Sequence[str], add_flags: Callable[[Any], None]) -> Namespace:

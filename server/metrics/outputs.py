@@ -1,4 +1,4 @@
-"""``vllm.v1.engine.output_processor.OutputProcessor``: subclassed for metrics, access log, traces and long prompts.
+"""``vllm.v1.engine.output_processor.OutputProcessor``: subclassed for metrics, access log and long prompts.
 
 why: vLLM measures every request there, but its metrics lack lengths, factor sets and clients that disconnected.
 what differs: nothing for the client. Each sequence's state keeps a :class:`Track`. Upstream's measurements of an output are
@@ -13,7 +13,6 @@ when it can go: when vLLM labels its metrics by length and counts clients that d
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
@@ -35,13 +34,11 @@ REPORT_SECONDS = 1.0
 class OutputWatch:
     """Measures the sequences of one API server process.
 
-    ``engine_of`` returns the index of a request's engine by its internal ID, or None. ``spans`` returns a context in which a
-    sequence's span is made (``traces.py``); None without traces.
+    ``engine_of`` returns the index of a request's engine by its internal ID, or None.
     """
 
     def __init__(self, ladder: EngineLadder, metrics: LengthMetrics, engine_of: Callable[[str], int | None]) -> None:
         self.metrics = metrics
-        self.spans: Callable[[Track], AbstractContextManager[None]] | None = None
         self._ladder = ladder
         self._engine_of = engine_of
         self._numbers = count(1)
@@ -202,11 +199,6 @@ class WatchedOutputs(PacedOutputs):
             for state in self.request_states.values():
                 self.ropeswitch.end(state, "error")
         super().propagate_error(error)
-
-    def do_tracing(self, output: Any, state: Any, iteration: Any) -> None:
-        assert self.ropeswitch is not None and self.ropeswitch.spans is not None
-        with self.ropeswitch.spans(state.ropeswitch):
-            super().do_tracing(output, state, iteration)
 
 
 def _why() -> str:

@@ -105,8 +105,6 @@ def add(parser: Any) -> None:
     )
     front_flags.add(parser)
     options = variables.read(os.environ)
-    # None if not given: the model's family decides (tool_parsers.py).
-    parser.set_defaults(enable_auto_tool_choice=None)
     parser.set_defaults(**{flag: options[field] for field, flag in _DEFAULTS.items() if field in options})
 
 

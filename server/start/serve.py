@@ -98,7 +98,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         # The import takes seconds, and vLLM reads the plugin names during it.
         from ropeswitch.server.app import vllm_adapter
         from ropeswitch.server.app.engine_client import use_our_classes
-        from ropeswitch.server.start import model_config, tool_parsers
+        from ropeswitch.server.start import model_config
     except (ValueError, RuntimeError) as error:
         # Of a VLLM_ variable, or of a build of torchvision that does not match torch's.
         raise UsageError(f"vLLM cannot be imported: {error}") from error
@@ -121,7 +121,6 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         check_device(device_name)
         check_features(args)
         hf_config = model_config.text_config(args)
-        tool_notes = tool_parsers.choose(args, hf_config)
         settings, made = _settings(args, hf_config)
         configure(args, settings, hf_config, device_name=device_name)
         base = base_line(settings.theta, hf_config.base, str(hf_config.get("model_type")))
@@ -135,7 +134,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         args.ropeswitch_dropped_lines = console.output.dropped
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        console.say(*summary(args, made, [*notes, *tool_notes]))
+        console.say(*summary(args, made, notes))
         console.stage = "starting the engine" if Path(args.model).exists() else "downloading and starting the model"
         console.ready = ready_file()
         use_our_classes()

@@ -12,7 +12,7 @@ router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
 # Files that the pages load; a page itself is served only at a URL without a suffix.
-_TYPES = dict.fromkeys(("app.js", "chat.js", "lines.js", "picture.js"), "text/javascript")
+_TYPES = dict.fromkeys(("app.js", "chat.js", "picture.js"), "text/javascript")
 _TYPES |= {"icon.svg": "image/svg+xml", "style.css": "text/css"}
 # The pages hold an API key: they run only their own scripts, connect only to their own server and cannot be framed.
 HEADERS = {

@@ -46,7 +46,10 @@ class Readings:
 
     def times(self, instrument: Instrument, **labels: str) -> Times:
         """Return mean and quantiles over all samples of a histogram that have these labels."""
-        buckets = self.buckets(instrument, **labels)
+        counts: defaultdict[float, float] = defaultdict(float)
+        for sample in self._with(f"{instrument.name}_bucket", labels):
+            counts[float(sample.labels["le"])] += sample.value
+        buckets = sorted(counts.items())
         count = buckets[-1][1] if buckets else 0.0
         if not count:
             return Times(count=0, mean=None, p50=None, p95=None, p99=None)
@@ -54,13 +57,6 @@ class Readings:
         estimate = coarse_quantile if instrument.lowest is None else quantile
         p50, p95, p99 = (estimate(buckets, q) for q in (0.5, 0.95, 0.99))
         return Times(count=round(count), mean=seconds / count, p50=p50, p95=p95, p99=p99)
-
-    def buckets(self, instrument: Instrument, **labels: str) -> "Buckets":
-        """Return the buckets of a histogram, summed over all its samples that have these labels."""
-        counts: defaultdict[float, float] = defaultdict(float)
-        for sample in self._with(f"{instrument.name}_bucket", labels):
-            counts[float(sample.labels["le"])] += sample.value
-        return sorted(counts.items())
 
     def _with(self, name: str, labels: dict[str, str]) -> Iterable[Sample]:
         wanted = labels.items()

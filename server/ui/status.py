@@ -16,7 +16,6 @@ from ropeswitch.server.app.routes import FactorSetInfo, RopeInfo
 from ropeswitch.server.metrics import instruments
 from ropeswitch.server.metrics.bands import OTHER, Bands
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
-from ropeswitch.server.ui.history import History, LatencyPoint
 from ropeswitch.server.ui.readings import Readings, Times
 from ropeswitch.server.ui.running import RunningSequence, RunningSequences
 
@@ -73,7 +72,6 @@ class Figures(BaseModel):
     processes: Literal["one", "several"] = Field(description="API server processes of this server.")
     running: list[RunningSequence] = Field(description="Sequences in flight in this API server process, at most 2,000.")
     running_total: int = Field(description="Sequences in flight in this API server process.")
-    history: list[LatencyPoint] = Field(description="The last 15 minutes, oldest first.")
     events: list[SwitchEvent] = Field(description="The last 50 switches in this API server process, newest first.")
     latency: list[Latencies]
     switches: list[Switches]
@@ -96,11 +94,10 @@ class Status(BaseModel):
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurements of one API server process: metrics, sequences in flight, history, and the names of the sets."""
+    """The measurements of one API server process: metrics, sequences in flight, and the names of the sets."""
 
     metrics: LengthMetrics
     running: RunningSequences
-    history: History
     names: Sequence[str]
 
     def figures(self, readings: Readings, running: list[RunningSequence]) -> Figures:
@@ -115,7 +112,6 @@ class Measured:
             processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
             running=running,
             running_total=self.running.total,
-            history=self.history.read(),
             events=self._events(),
             latency=list(_latencies(readings, bands)),
             switches=list(_switches(readings, self.names)),

@@ -26,8 +26,7 @@ from tests.exactness import preloaded
 ROOT = Path(__file__).parents[2]
 # A start imports vllm_adapter late; its functions import the others.
 MODULES = ["ropeswitch.server.cli", "ropeswitch.server.start.serve", "ropeswitch.server.app.vllm_adapter"]
-MODULES += ["ropeswitch.server.start.model_config", "ropeswitch.server.start.tool_parsers"]
-MODULES += ["vllm.entrypoints.openai.api_server"]
+MODULES += ["ropeswitch.server.start.model_config", "vllm.entrypoints.openai.api_server"]
 # Variables that the engines of a test process set, and that a server must not inherit.
 INHERITED = ("VLLM_LOGGING_LEVEL", "VLLM_DIST_IDENT")
 NUMBER = struct.Struct("i")

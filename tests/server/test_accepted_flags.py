@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -167,10 +166,11 @@ def test_keys_and_limits_reach_the_server_and_nothing_else_does(
     assert "key-of-the" not in repr(args)
 
 
-def test_tools_work_without_flags_where_the_chat_template_shows_their_format(started: Started, tmp_path: Path) -> None:
-    shutil.copytree(BUNDLED_MODEL, folder := tmp_path / "model")
-    template = folder / "chat_template.jinja"
-    shown = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}"
-    template.write_text(shown + template.read_text(encoding="utf-8"))
-    args = started(str(folder), "--max-model-len", "2048")
-    assert (args.enable_auto_tool_choice, args.tool_call_parser) == (True, "hermes")
+def test_tool_flags_reach_vllm_as_given(started: Started, checkpoint: Path) -> None:
+    for flags, expected in (
+        ([], (False, None)),
+        (["--enable-auto-tool-choice", "--tool-call-parser", "hermes"], (True, "hermes")),
+        (["--tool-call-parser", "hermes"], (False, "hermes")),
+    ):
+        args = started(str(checkpoint), *flags)
+        assert (args.enable_auto_tool_choice, args.tool_call_parser) == expected

@@ -28,7 +28,7 @@ from tests.server.front.parts import LADDER
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
-RECORD = "vllm.v1.engine.output_processor.OutputProcessor.do_tracing"
+RECORD = "vllm.v1.engine.output_processor.OutputProcessor.propagate_error"
 TEXT = "vllm.entrypoints.launchers.launcher.setup_server"
 
 Captured = pytest.CaptureFixture[str]

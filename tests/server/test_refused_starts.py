@@ -54,7 +54,10 @@ LATE: dict[str, tuple[str, list[str]]] = {
         "{model} --long-prefill-token-threshold-adaptive --long-prefill-token-threshold 64",
         ["--long-prefill-token-threshold-adaptive: True would be ignored"],
     ),
-    "tool parser typo": ("{model} --tool-call-parser hermse", ["invalid tool call parser: hermse", "hermes"]),
+    "tool parser typo": (
+        "{model} --enable-auto-tool-choice --tool-call-parser hermse",
+        ["invalid tool call parser: hermse", "hermes"],
+    ),
     "quantization typo": ("{model} --quantization fp9", ["Unknown quantization method: fp9", "fp8"]),
     "socket in no folder": ("{model} --uds {folder}/none/s", ["--uds: [Errno 2] No such file or directory"]),
     "port in use": ("{model} --host 127.0.0.1 --port {port}", ["--host, --port, --uds: [Errno 98] Address already in use"]),

@@ -15,10 +15,8 @@ PAGE = ROOT / "docs" / "architecture.md"
 # A file of ours by its path from the root.
 NAME = re.compile(r"`((?:server|model_patches|kernels|factors)/[\w/]+\.py)`")
 FOLDERS = ("factors/", "kernels/", "model_patches/", "server/")
-# Whatever is asked, the status page's history and gauges are written, the engines are asked every few seconds, and the log
-# passes through the console.
+# Whatever is asked, gauges are written, the engines are asked every few seconds, and the log passes through the console.
 BESIDES = (
-    "server/ui/",
     "server/start/",
     "server/app/health.py",
     "server/app/engine_utilities.py",

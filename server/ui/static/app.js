@@ -1,6 +1,5 @@
 // Polls /v1/status and shows it. Paths are relative, so they work behind a proxy that adds a prefix.
-import { drawLines, newest } from "./lines.js";
-import { colour, drawPicture, summary } from "./picture.js";
+import { drawPicture, summary } from "./picture.js";
 
 const PERIOD = 2000;
 const TIMEOUT = 10000;
@@ -90,33 +89,14 @@ function show(status) {
   latest = figures === null ? null : status;
   if (figures !== null) {
     showFigures(figures);
-    showPictures(true);
+    showPicture(true);
   }
 }
 
-function showPictures(isNew) {
+function showPicture(isNew) {
   if (latest === null) return;
-  const { sets, figures } = latest;
   drawPicture(element("picture"), latest, isNew);
   element("picture-summary").textContent = summary(latest);
-  // A band has the colour of the set that its prompts start in; the first row of a band names it.
-  const colours = new Map();
-  for (const row of figures.live) {
-    if (!colours.has(row.length_band)) colours.set(row.length_band, sets.findIndex((set) => set.name === row.factor_set));
-  }
-  for (const [id, field, title] of [
-    ["ttft-lines", "time_to_first_token", "Time to first token"],
-    ["gap-lines", "inter_token_latency", "Time between tokens"],
-  ]) {
-    drawLines(element(id), figures.history, field, colours);
-    element(id).setAttribute("aria-label", newest(figures.history, field, title));
-  }
-  const bands = [...colours];
-  rows("lines-legend", bands, null, ([name, place], index) => {
-    const key = filled("span");
-    key.className = `key dash-${index % 4} ${colour(place)}`;
-    return filled("span", key, ` ${name} tokens `);
-  });
 }
 
 function showFigures(figures) {
@@ -168,12 +148,12 @@ function showFigures(figures) {
   rows("outcomes", outcomes, ([name, count]) => [head(name), number(count)]);
 }
 
-// Rewrites a table's body, or another list's items, if the values have changed.
-function rows(id, values, cells, item = (value) => filled("tr", ...cells(value).map(cell))) {
+// Rewrites a table's body if the values have changed.
+function rows(id, values, cells) {
   const now = JSON.stringify(values);
   if (shown.get(id) === now) return;
   shown.set(id, now);
-  element(id).replaceChildren(...values.map(item));
+  element(id).replaceChildren(...values.map((value) => filled("tr", ...cells(value).map(cell))));
 }
 
 function cell(content) {
@@ -264,12 +244,12 @@ element("key-form").addEventListener("submit", async (event) => {
   (needsKey ? field : element("figures")).focus();
 });
 
-// Height changes come from the tables and do not affect the pictures.
+// Height changes come from the tables and do not affect the picture.
 let drawnWidth = 0;
 new ResizeObserver(([entry]) => {
   if (entry.contentRect.width === drawnWidth) return;
   drawnWidth = entry.contentRect.width;
-  showPictures(false);
+  showPicture(false);
 }).observe(element("figures"));
 
 document.addEventListener("visibilitychange", () => {

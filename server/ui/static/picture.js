@@ -135,7 +135,7 @@ function short(tokens) {
   return tokens >= 1024 && tokens % 1024 === 0 ? `${(tokens / 1024).toLocaleString("en")}k` : tokens.toLocaleString("en");
 }
 
-export function made(name, attributes = {}, text = "") {
+function made(name, attributes = {}, text = "") {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text) element.textContent = text;

@@ -29,11 +29,6 @@ def take(server: Server, folder: Path, file: Path) -> None:
         page.goto(f"{server.url}/ui")
         # Streams that have outgrown the set of their prompt have a row of their own.
         expect(page.locator("#live tr")).to_have_count(3, timeout=60_000)
-        # The first two intervals of the latency lines.
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('#gap-lines path')].some(line => line.getAttribute('d').includes('L'))",
-            timeout=90_000,
-        )
         page.screenshot(path=file)
 
 

@@ -14,7 +14,7 @@ PATHS = {
     "ui/chat": ("chat.html", "text/html"),
     "ui/icon.svg": ("icon.svg", "image/svg+xml"),
     "ui/style.css": ("style.css", "text/css"),
-    **{f"ui/{name}": (name, "text/javascript") for name in ("app.js", "chat.js", "lines.js", "picture.js")},
+    **{f"ui/{name}": (name, "text/javascript") for name in ("app.js", "chat.js", "picture.js")},
 }
 FOLDER = Path(page.__file__).with_name("static")
 

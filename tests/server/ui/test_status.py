@@ -16,7 +16,6 @@ from ropeswitch.server.metrics.instruments import GENERATING, WAITING
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.track import Track
 from ropeswitch.server.ui import status
-from ropeswitch.server.ui.history import POINTS, History
 from ropeswitch.server.ui.running import MOST, RunningSequences
 from tests.server.metrics.ladders import DEFAULT, SEVEN, ladder
 from tests.server.metrics.test_series import TIMES
@@ -59,9 +58,8 @@ class Shown:
     def __init__(self, *ends: int, measures: bool = True) -> None:
         registry, sets, self.engine = CollectorRegistry(), ladder(*ends), Engine()
         self.metrics = LengthMetrics(sets, "m", registry)
-        self.history = History(registry, self.metrics.plan.bands)
         running = RunningSequences(self.engine.states, sets.names, self.engine)
-        measured = status.Measured(self.metrics, running, self.history, sets.names) if measures else None
+        measured = status.Measured(self.metrics, running, sets.names) if measures else None
         rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, ())
         app = FastAPI()
         app.include_router(status.router)
@@ -91,7 +89,7 @@ def test_before_any_request_the_ladder_and_every_band_are_there_and_empty(shown:
     nothing = {"count": 0, "mean": None, "p50": None, "p95": None, "p99": None}
     assert all(each["time_to_first_token"] == nothing for each in figures["latency"])
     assert [(each["factor_set"], each["count"]) for each in figures["switches"]] == [("set1", 0)]
-    assert not any(figures["outcomes"].values()) and figures["rejections"] == {} and figures["history"] == []
+    assert not any(figures["outcomes"].values()) and figures["rejections"] == {}
     unmeasured = Shown(*DEFAULT, measures=False).data()
     assert unmeasured["figures"] is None and unmeasured["sets"] == data["sets"]
 
@@ -194,26 +192,3 @@ def test_a_late_answer_of_the_engine_counts_for_the_next_reading() -> None:
         assert await running.read() == [] and running.total == 1
 
     asyncio.run(run())
-
-
-def test_history_is_of_each_interval_alone(shown: Shown) -> None:
-    def answer(seconds: float) -> None:
-        shown.metrics.add_first(0, (0, 0), seconds, 100, 1, "length")
-        shown.metrics.add_later(0, (0, 0), [seconds / 10], 1)
-
-    answer(5.0)
-    shown.history.sample()
-    assert shown.figures("history") == []
-    answer(0.1)
-    shown.history.sample()
-    shown.history.sample()
-    first, second = shown.figures("history")
-    assert first["seconds_ago"] >= second["seconds_ago"] >= 0
-    assert first["bands"][0]["time_to_first_token"] == pytest.approx(0.1, rel=0.1)
-    assert first["bands"][0]["inter_token_latency"] == pytest.approx(0.01, rel=0.1)
-    nothing = {"time_to_first_token": None, "inter_token_latency": None}
-    assert first["bands"][1] == {"length_band": LONG} | nothing
-    assert second["bands"][0] == {"length_band": SHORT} | nothing
-    for _ in range(POINTS):
-        shown.history.sample()
-    assert len(shown.figures("history")) == POINTS
