@@ -149,6 +149,14 @@ class WatchedOutputs(PacedOutputs):
             else:
                 before.ropeswitch.asked = placement_of(request)
 
+    def process_outputs(self, outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        if self.ropeswitch is not None:
+            for each in outputs:
+                # Only 0.33.0 has it: of a request that the engine rejects on arrival, which upstream ends without statistics.
+                if getattr(each, "error", None) is not None and (state := self.request_states.get(each.request_id)):
+                    self.ropeswitch.end(state, "error")
+        return super().process_outputs(outputs, *args, **kwargs)
+
     # Called for every output of every request, so it is kept short.
     def _update_stats_from_output(self, state: Any, output: Any, timestamp: float | None, iteration: Any) -> None:
         watch, stats = self.ropeswitch, state.stats

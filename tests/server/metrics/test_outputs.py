@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from vllm import SamplingParams
+from vllm.outputs import RequestError
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.output_processor import RequestOutputCollector
@@ -106,6 +107,17 @@ def first(name: str, prompt: int) -> EngineCoreOutput:
 @pytest.fixture
 def server() -> Server:
     return Server()
+
+
+@pytest.mark.skipif("error" not in EngineCoreOutput.__struct_fields__, reason="vLLM 0.32.0 rejects nothing on arrival")
+def test_a_request_that_its_engine_rejects_on_arrival_counts_as_an_error(server: Server) -> None:
+    """A paused engine does; nothing was run."""
+    server.add("a", 9)
+    rejected = output("a", tokens=0, reason=FinishReason.ERROR)
+    rejected.error = RequestError("paused", "the engine is paused", retryable=True)
+    server.step(rejected)
+    assert server.live() == {}
+    assert server.value("requests_total", outcome="error", length_band=SHORT) == 1
 
 
 def test_an_answer_that_outgrows_its_set_counts_in_both(server: Server) -> None:
