@@ -117,7 +117,7 @@ def test_a_request_that_its_engine_rejects_on_arrival_counts_as_an_error(server:
     rejected.error = RequestError("paused", "the engine is paused", retryable=True)
     server.step(rejected)
     assert server.live() == {}
-    assert server.value("requests_total", outcome="error", length_band=SHORT) == 1
+    assert server.value("requests_total", outcome="error", input_sequence_length=SHORT) == 1
 
 
 def test_an_answer_that_outgrows_its_set_counts_in_both(server: Server) -> None:
