@@ -1,4 +1,4 @@
-"""vLLM 0.32.0's own configs, models and KV specs for a plan, built on a CPU without memory, ranks or an engine."""
+"""vLLM's own configs, models and KV specs for a plan, built on a CPU without memory, ranks or an engine."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,16 @@ from vllm.config import ModelConfig, ParallelConfig, VllmConfig, set_current_vll
 from vllm.distributed import parallel_state
 from vllm.model_executor.model_loader.utils import get_model_architecture
 from vllm.utils.torch_utils import set_default_torch_dtype
-from vllm.v1.core.kv_cache_utils import get_kv_cache_configs, get_max_concurrency_for_kv_cache_config
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from ropeswitch.deploy.plan.layouts import Layout
+from ropeswitch.model_patches.guard.fingerprints import resolve
 from tests.deploy.configs import Config
 
 BLOCK_SIZE = 16
+get_kv_cache_configs = resolve("vllm.v1.core.kv_cache_planning.get_kv_cache_configs")[2]
 
 
 def model_config(folder: Path, config: Config, max_model_len: int = 4096) -> ModelConfig:
