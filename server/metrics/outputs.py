@@ -152,7 +152,7 @@ class WatchedOutputs(PacedOutputs):
     def process_outputs(self, outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
         if self.ropeswitch is not None:
             for each in outputs:
-                # Only 0.33.0 has it: of a request that the engine rejects on arrival, which upstream ends without statistics.
+                # Only 0.33.0 has it: of a request rejected on arrival, which upstream ends without statistics.
                 if getattr(each, "error", None) is not None and (state := self.request_states.get(each.request_id)):
                     self.ropeswitch.end(state, "error")
         return super().process_outputs(outputs, *args, **kwargs)
