@@ -12,6 +12,7 @@ when it can go: when vLLM labels its metrics by length and counts clients that d
 
 import asyncio
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
@@ -61,8 +62,8 @@ class OutputWatch:
         track.engine = self._engine_of(request_id)
 
     def _band_set(self, track: Track, prompt: int) -> BandSet:
-        bands = self.metrics.plan.bands
-        return bands.index(min(prompt, bands.ends[-1])), track.placement.index
+        ends = self.metrics.plan.bands.ends
+        return bisect_left(ends, min(prompt, ends[-1])), track.placement.index
 
     def _move(self, track: Track, prompt: int, length: int) -> None:
         """Record the set that a sequence of a prompt's length is in, given the length at which the engine placed it."""
