@@ -19,7 +19,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
-from ropeswitch.model_patches.guard.releases import ONLY, RELEASES
+from ropeswitch.model_patches.guard.releases import IN_PREPARATION, ONLY, RELEASES
 
 
 def add_parser(
@@ -81,7 +81,7 @@ def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], argumen
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
     name, version = installed()
-    if version not in RELEASES and not arguments.other_version:
+    if version not in (*RELEASES, *IN_PREPARATION) and not arguments.other_version:
         raise FactorError(
             f"the installed vLLM is {version}, but this is for {' and '.join(RELEASES)}; use --other-version to record it"
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import InputError
-from ropeswitch.model_patches.guard.releases import EARLIER, ONLY, RELEASES
+from ropeswitch.model_patches.guard.releases import EARLIER, IN_PREPARATION, ONLY, RELEASES
 
 FOLDER = Path(__file__).with_name("recorded")
 
@@ -72,23 +72,26 @@ def installed() -> tuple[str, str]:
     raise RegistryError(f"no vLLM is installed; this works with vLLM {' and '.join(RELEASES)}")
 
 
+def compiled_ops() -> str | None:
+    """Return the release of the compiled ops in an environment for tests (requirements/other_release.py); None elsewhere."""
+    return importlib.metadata.distribution(installed()[0]).read_text("compiled-ops")
+
+
 def described() -> str:
     """Return the installed vLLM for people: its release, and that of its compiled ops if they are of another.
 
     Raises:
         RegistryError: when there is none.
     """
-    name, found = installed()
-    # Written by requirements/other_release.py.
-    ops = importlib.metadata.distribution(name).read_text("compiled-ops")
-    return f"vLLM {found}" + (f" over the compiled ops of {ops}" if ops else "")
+    ops = compiled_ops()
+    return f"vLLM {installed()[1]}" + (f" over the compiled ops of {ops}" if ops else "")
 
 
 @cache
 def release() -> str:
     """Return the installed release, or the last one known, with which any other is compared."""
-    found = installed()[1]
-    return found if found in RELEASES else RELEASES[-1]
+    known, found = (*RELEASES, *IN_PREPARATION), installed()[1]
+    return found if found in known else known[-1]
 
 
 def in_release(path: str) -> bool:

@@ -8,6 +8,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
     Patch,
     Reading,
     RegistryError,
+    compiled_ops,
     fingerprint,
     in_release,
     installed,
@@ -17,7 +18,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
     symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
-from ropeswitch.model_patches.guard.releases import RELEASES
+from ropeswitch.model_patches.guard.releases import IN_PREPARATION, RELEASES
 
 # Module prefix of our patches.
 OURS = "ropeswitch.model_patches."
@@ -94,10 +95,10 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
         raise RegistryError(
             f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment"
         )
-    if there not in RELEASES:
+    if there not in RELEASES and not (there in IN_PREPARATION and compiled_ops()):
         raise RegistryError(
-            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one of them "
-            "(`ropeswitch patches check` lists what changed)"
+            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install it (`ropeswitch patches check` lists "
+            "what changed)"
         )
     found = [*mismatches(records).values(), *missing_texts(readings)]
     if found:
