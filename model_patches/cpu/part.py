@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from ropeswitch.model_patches.guard.fingerprints import in_release
 from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.kv.connectors import OFFLOADING, configured
+from ropeswitch.model_patches.switch.releases import in_release
 
 # Config fields with the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")

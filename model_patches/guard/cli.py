@@ -13,13 +13,11 @@ from ropeswitch.model_patches.guard.fingerprints import (
     Reading,
     RegistryError,
     fingerprint,
-    installed,
-    release,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
-from ropeswitch.model_patches.guard.releases import IN_PREPARATION, ONLY, RELEASES
+from ropeswitch.model_patches.switch.releases import IN_PREPARATION, ONLY, RELEASES, installed, release
 
 
 def add_parser(

