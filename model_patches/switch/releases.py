@@ -1,4 +1,4 @@
-"""Declares the vLLM releases that ropeswitch works with, and what differs between them: no other file names one."""
+"""Declares the vLLM releases that ropeswitch works with, and the names that differ between them."""
 
 import importlib.metadata
 from functools import cache
