@@ -33,6 +33,8 @@ def break_method(owner: Any, name: str, fault: str) -> None:
             raise RuntimeError(SECRET)
         return upstream(*args, **kwargs)
 
+    # The server compares the function below all wrappers with its fingerprint.
+    call.__wrapped__ = getattr(upstream, "__func__", upstream)  # type: ignore[attr-defined]
     # A class method is bound already.
     setattr(owner, name, staticmethod(call) if isinstance(upstream, MethodType) else call)
 
