@@ -96,6 +96,10 @@ class FrontState:
     cost_limits: CostLimits
     max_headers: int
 
+    def has_several_clients(self) -> bool:
+        """Whether requests may come from more than one client: any number of addresses, or several keys."""
+        return not self.keys.single
+
     def identify(self, scope: Scope, path: str) -> bytes | None:
         """Return the digest of a request's key, None if it needs none; raise RefusedError for a missing or wrong key."""
         metrics, headers = is_metrics(path), scope["headers"]
