@@ -254,8 +254,8 @@ def factor_set(library: OpenAI) -> None:
 
 @check("unknown model")
 def unknown_model(library: OpenAI) -> None:
-    error, told = library.raised("NotFoundError", model="nosuch")
-    assert told["type"] == "not_found_error" and "nosuch" in told["message"] and error.request_id, told
+    error, detail = library.raised("NotFoundError", model="nosuch")
+    assert detail["type"] == "not_found_error" and "nosuch" in detail["message"] and error.request_id, detail
     with pytest.raises(library.errors.NotFoundError):
         library.client().models.retrieve("nosuch")
 
@@ -263,29 +263,29 @@ def unknown_model(library: OpenAI) -> None:
 @check("prompt too long")
 def prompt_too_long(library: OpenAI) -> None:
     for fields in ({"messages": TOO_LONG}, {"max_tokens": 100_000_000}):
-        _, told = library.raised("BadRequestError", **fields)
-        assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded"), told
+        _, detail = library.raised("BadRequestError", **fields)
+        assert (detail["type"], detail["code"]) == ("invalid_request_error", "context_length_exceeded"), detail
 
 
 @check("wrong value")
 def wrong_value(library: OpenAI) -> None:
     fields, param = library.wrong
-    _, told = library.raised("BadRequestError", **fields)
-    assert (told["type"], told["param"]) == ("invalid_request_error", param), told
+    _, detail = library.raised("BadRequestError", **fields)
+    assert (detail["type"], detail["param"]) == ("invalid_request_error", param), detail
 
 
 @check("wrong key")
 def wrong_key(library: OpenAI) -> None:
-    _, told = library.raised("AuthenticationError", key="wrong")
-    assert told["code"] == "invalid_api_key", told
+    _, detail = library.raised("AuthenticationError", key="wrong")
+    assert detail["code"] == "invalid_api_key", detail
 
 
 @check("rate limit")
 def rate_limit(library: OpenAI) -> None:
     """A request beside as many streams as the key may have."""
     streams = [library.create(LIMITED_KEY, stream=True, **library.endless) for _ in range(CONCURRENT)]
-    error, told = library.raised("RateLimitError", key=LIMITED_KEY, max_tokens=1)
-    assert told["code"] == "rate_limit_exceeded" and error.response.headers["retry-after"], told
+    error, detail = library.raised("RateLimitError", key=LIMITED_KEY, max_tokens=1)
+    assert detail["code"] == "rate_limit_exceeded" and error.response.headers["retry-after"], detail
     for each in streams:
         each.close()
     library.wait_until_idle()

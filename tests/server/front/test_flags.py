@@ -91,15 +91,15 @@ def test_stored_responses_that_another_key_could_read(tmp_path: Path) -> None:
     assert taken(environment=dict(store), api_key=["one", "one"]) and taken(environment=dict(store))
 
 
-def test_cached_tokens_of_others_are_not_told_unless_asked_for() -> None:
-    for argv, given, told in (
+def test_cached_tokens_of_others_are_shown_only_if_asked_for() -> None:
+    for argv, given, details in (
         ([], None, True),
         (["--prefix-cache-scope", "server"], None, False),
         (["--prefix-cache-scope", "server"], True, True),
         ([], False, False),
     ):
         args = taking(*argv, enable_prompt_tokens_details=given)
-        assert args.enable_prompt_tokens_details is told
+        assert args.enable_prompt_tokens_details is details
 
 
 def test_a_tls_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
