@@ -22,7 +22,7 @@ BIN := $(ENVIRONMENT)/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel sbom licences setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
+.PHONY: help setup wheel setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -51,12 +51,6 @@ wheel: ## Build ropeswitch's wheel from the last commit into dist/
 	@sh deploy/image/wheel.sh build/wheel dist
 	@rm -rf build/wheel
 	@sha256sum dist/*.whl
-
-sbom: $(STAMP) ## Write the CPU image's bill of materials (CycloneDX) to build/ropeswitch-cpu.cdx.json
-	@$(BIN)/python requirements/sbom.py sbom build/ropeswitch-cpu.cdx.json
-
-licences: $(STAMP) ## Regenerate docs/licences.md
-	@$(BIN)/python requirements/sbom.py licences docs/licences.md
 
 # Debian's Prometheus, for the test in which it scrapes a server.
 PROMETHEUS := .venv/debian/prometheus
