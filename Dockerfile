@@ -5,7 +5,7 @@
 # bundled model by default.
 
 # docs/supply-chain.md says how to look up a tag's current digest.
-ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
+ARG VLLM_IMAGE=vllm/vllm-openai:v0.33.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm@sha256:54c85f3c47607a77f32adec749d3c81d1348bf25833671f512b26a9b6d778cb3
 
 FROM ${PYTHON_IMAGE} AS wheel

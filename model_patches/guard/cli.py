@@ -17,7 +17,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
-from ropeswitch.model_patches.switch.releases import IN_PREPARATION, ONLY, RELEASES, installed, release
+from ropeswitch.model_patches.switch.releases import ONLY, RELEASES, installed, release
 
 
 def add_parser(
@@ -79,7 +79,7 @@ def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], argumen
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
     name, version = installed()
-    if version not in (*RELEASES, *IN_PREPARATION) and not arguments.other_version:
+    if version not in RELEASES and not arguments.other_version:
         raise FactorError(
             f"the installed vLLM is {version}, but this is for {' and '.join(RELEASES)}; use --other-version to record it"
         )

@@ -15,9 +15,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 from ropeswitch.model_patches.switch.releases import (
-    IN_PREPARATION,
     RELEASES,
-    compiled_ops,
     in_release,
     installed,
     release,
@@ -98,9 +96,9 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
         raise RegistryError(
             f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment"
         )
-    if there not in RELEASES and not (there in IN_PREPARATION and compiled_ops()):
+    if there not in RELEASES:
         raise RegistryError(
-            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install it (`ropeswitch patches check` lists "
+            f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one (`ropeswitch patches check` lists "
             "what changed)"
         )
     found = [*mismatches(records).values(), *missing_texts(readings)]

@@ -5,10 +5,8 @@ from functools import cache
 
 from ropeswitch.factors.errors import InputError
 
-RELEASES = ("0.32.0",)
-# Served only in the environment for tests (requirements/other_release.py), until every test passes there. Paths below and in
-# all records are written for the last one.
-IN_PREPARATION = ("0.33.0",)
+# Paths below and in all records are written for the last one.
+RELEASES = ("0.32.0", "0.33.0")
 
 # Modules that an earlier release has under another name, by release: today's name, then that one.
 EARLIER = {
@@ -65,8 +63,8 @@ def described() -> str:
 @cache
 def release() -> str:
     """Return the installed release, or the last one known, with which any other is compared."""
-    known, found = (*RELEASES, *IN_PREPARATION), installed()[1]
-    return found if found in known else known[-1]
+    found = installed()[1]
+    return found if found in RELEASES else RELEASES[-1]
 
 
 def in_release(path: str) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server import health_check
+from tests.deploy.chart.helm import notes
 from tests.docs.pages import ROOT
 from tests.server.running import free_port, running
 
@@ -107,8 +108,12 @@ def test_it_runs_as_vllms_own_image_does(name: str) -> None:
 
 def test_images_stand_on_the_pinned_releases() -> None:
     arguments = dict(rest.split("=") for name, rest in instructions() if name == "ARG")
-    [pinned] = [line.partition("==")[2] for line, _ in locked("cuda.lock") if line.startswith("vllm==")]
-    assert arguments["VLLM_IMAGE"].endswith(f":v{pinned}")
+    releases = [
+        line.partition("==")[2] for name in ("cuda", "cpu") for line, _ in locked(f"{name}.lock") if "vllm" in line
+    ]
+    assert arguments["VLLM_IMAGE"].endswith(f":v{releases[0]}")
+    for gpus, release in zip((1, 0), releases, strict=True):
+        assert f", with vLLM {release} in" in notes({"parallelism": {"gpusPerNode": gpus}})
     assert re.fullmatch(r"python:3\.12-slim-bookworm@sha256:[0-9a-f]{64}", arguments["PYTHON_IMAGE"])
     image, whole = ({line.partition(" ")[0] for line, _ in locked(name)} for name in ("image-cpu.lock", "cpu.lock"))
     assert image < whole
