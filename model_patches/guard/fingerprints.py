@@ -28,7 +28,7 @@ class Patch:
 
     Attributes:
         target: Its dotted path.
-        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``unchanged`` if one of our middlewares relies on it unchanged.
+        kind: ``replaced``, ``wrapped`` or ``subclassed``; ``unchanged`` if code of ours relies on it unchanged.
         file: The file with the patch and its reason.
         relies_on: The upstream functions with a fingerprint, because their change could give a wrong token, by dotted path,
             with what would go wrong. One whose change would fail loudly needs none.
@@ -70,6 +70,8 @@ def recorded() -> dict[str, str]:
 def fingerprint(path: str) -> str:
     """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source, by its dotted path."""
     upstream = inspect.unwrap(resolve(path)[2])
+    # Of a Triton kernel, the Python function.
+    upstream = getattr(upstream, "fn", upstream)
     try:
         text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
     except (TypeError, ValueError, OSError) as error:

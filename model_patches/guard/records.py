@@ -5,6 +5,7 @@ from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import settings_of
+from ropeswitch.model_patches.switch.models.unsupported import INDEXED_BY_GIVEN
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
@@ -18,6 +19,9 @@ ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 # Key in `CONDITIONS` for engines with that connector.
 NIXL_ONLY = "NIXL"
+# DeepSeek V3.2's sparse attention, of which nothing is replaced.
+SPARSE = "sparse attention on GPUs"
+DSA = "vllm.models.deepseek_v32"
 LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
@@ -39,6 +43,10 @@ def _has_nixl(vllm_config: Any) -> bool:
     return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
 
 
+def _has_sparse_attention(vllm_config: Any) -> bool:
+    return _on(vllm_config, "cuda") and bool(INDEXED_BY_GIVEN & set(vllm_config.model_config.architectures))
+
+
 # Patched where prompts enter, in the process of the engine client, and so in no worker.
 CLIENTS = "engine clients"
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
@@ -51,13 +59,20 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     CLIENTS: lambda _: True,
     "softmax scales": _scales_softmax,
     NIXL_ONLY: _has_nixl,
+    SPARSE: _has_sparse_attention,
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
     ),
 }
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
-DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
+DEVICES = {
+    SPARSE: "cuda",
+    "CPUs": "cpu",
+    "V1 runner on CPUs": "cpu",
+    "decode context parallel on CPUs": "cpu",
+    "GPUs": "cuda",
+}
 
 # What calls the wrapped functions by the names that they are wrapped under.
 _EXPANDING = (
@@ -233,6 +248,22 @@ PATCHES = (
             f"{NIXL}.pull_scheduler.NixlPullConnectorScheduler": "blocks of another set, or freed ones, would be loaded"
         },
         when=NIXL_ONLY,
+    ),
+    Patch(
+        target=f"{DSA}.attention.DeepseekV32Attention",
+        kind="unchanged",
+        file="model_patches/switch/rows/table_readers.py",
+        tests="tests/model_patches/test_table_readers.py",
+        relies_on=dict.fromkeys(
+            (
+                f"{DSA}.attention.DeepseekV32Attention.forward",
+                f"{DSA}.attention.DeepseekV32Attention._sparse_indexer_and_attn",
+                f"{DSA}.common.kernels._fused_norm_rope_kernel",
+                f"{DSA}.common.kernels._fused_q_kernel",
+            ),
+            "tokens would be rotated by another row than their own",
+        ),
+        when=SPARSE,
     ),
     Patch(
         target=CPU_ATTENTION,

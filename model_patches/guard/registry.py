@@ -112,7 +112,8 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
 def in_play(vllm_config: Any) -> list[Patch]:
     """Return the patches of an engine: those of kind ``CLIENTS`` are in its clients, the others in every worker."""
-    return [it for it in PATCHES if CONDITIONS[it.when](vllm_config) and in_release(it.target)]
+    found = (it for it in PATCHES if it.kind != "unchanged" and in_release(it.target))
+    return [it for it in found if CONDITIONS[it.when](vllm_config)]
 
 
 def applied() -> list[str]:

@@ -81,7 +81,10 @@ def test_commands_without_vllm(monkeypatch: pytest.MonkeyPatch, capsys: Captured
     monkeypatch.setattr("importlib.metadata.version", version)
     for command in ("check", "record"):
         assert main(["patches", command]) == 2
-        assert capsys.readouterr().err == "ropeswitch: error: no vLLM is installed; this works with vLLM 0.32.0 and 0.33.0\n"
+        assert (
+            capsys.readouterr().err
+            == "ropeswitch: error: no vLLM is installed; this works with vLLM 0.32.0 and 0.33.0\n"
+        )
 
 
 def test_record_writes_what_is_there_all_or_nothing(

@@ -17,6 +17,8 @@ from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine
 
 # Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
+# Architectures whose indexer reads cos and sin by exactly the positions that it is given (``table_readers.py``).
+INDEXED_BY_GIVEN = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 
@@ -52,8 +54,9 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
             f"rope_parameters.rope_type: {rope['rope_type']!r}: positions on several axes are supported as mrope_section "
             "alone, with three sizes"
         )
+    verified = set(hf_config.get("architectures") or ()) & INDEXED_BY_GIVEN
     for field in INDEXERS:
-        if (value := hf_config.get(field)) is not None:
+        if not verified and (value := hf_config.get(field)) is not None:
             where = field if isinstance(value, Mapping) else f"{field}: {value}"
             raise UnsupportedError(
                 f"{where}: the indexer of sparse attention rotates in kernels of its own, which read cos and sin by position"

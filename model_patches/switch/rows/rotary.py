@@ -33,6 +33,7 @@ class LadderRotaryEmbedding(nn.Module):
         rows: ``[max tokens of a step, rotary_dim]`` float32, cosines then sines. The runner assigns its own buffer when the
             model is loaded and fills it before each forward.
         rotate: Rotates queries and keys, possibly in place; the part ``triton`` assigns its own function.
+        is_table: Whether the layers of this module read its rows by row number themselves (``table_readers.py``).
     """
 
     rows: torch.Tensor
@@ -44,6 +45,7 @@ class LadderRotaryEmbedding(nn.Module):
         self.rotary_dim = rotary_dim = rotation.rotary_dim
         self.is_neox_style = neox
         self.rotate: Rotate = rotate_by_row
+        self.is_table = False
         self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
 
     def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
@@ -60,8 +62,14 @@ class LadderRotaryEmbedding(nn.Module):
 
     @property
     def cos_sin_cache(self) -> torch.Tensor:
-        """Refuse to return upstream's table of angles by position, which some models read directly."""
-        raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
+        """Return the rows, to a layer that reads upstream's table of angles by exactly the positions it was given.
+
+        Raises:
+            UnsupportedError: for any other layer.
+        """
+        if not self.is_table:
+            raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
+        return self.rows
 
 
 def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:

@@ -4,8 +4,8 @@ A model gets row numbers instead of positions and passes them from layer to laye
 scaled by position, learned position embeddings, layers that do their own rotation. Such code would mistake a token's row
 number for its position.
 
-The forward has no requests, so it misses code that reads positions only if there is attention metadata. In vLLM 0.32 only
-sparse indexers do that; ``unsupported.py`` refuses them by their config.
+The forward has no requests, so it misses code that reads positions only if there is attention metadata. In vLLM 0.32 and
+0.33 only sparse indexers do that; ``unsupported.py`` refuses those that ``table_readers.py`` does not list.
 """
 
 import sys
@@ -28,6 +28,7 @@ from vllm.model_executor.models.transformers.base import Base as TransformersBac
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.rows.position_readers import looked_up
 from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
+from ropeswitch.model_patches.switch.rows.table_readers import readers
 from ropeswitch.model_patches.switch.rows.transformers_rotary import RowsRotaryEmbedding
 
 # Tokens in that forward.
@@ -133,8 +134,11 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
     """Make layers return zeros if kernels read their weights, possibly in a layout that loading creates."""
     methods = [each.quant_method for each in model.modules() if isinstance(each, LinearBase | VocabParallelEmbedding)]
     experts = [each for each in model.modules() if isinstance(each, MoERunnerInterface)]
+    attention = readers(model)
     for method in methods:
         method.apply, method.embedding = _linear, _embedding
+    for layer in attention:
+        layer.forward = _attention
     for each in experts:
         each.forward = lambda hidden_states, *_, **__: torch.zeros_like(hidden_states)
     try:
@@ -144,8 +148,17 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
             # Layers may share a method.
             vars(method).pop("apply", None)
             vars(method).pop("embedding", None)
-        for each in experts:
+        for each in (*experts, *attention):
             del each.forward
+
+
+def _attention(positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
+    """Stand in for a layer whose kernels read rows as a table, which needs metadata: only by the positions of all tokens."""
+    if not isinstance(positions, RowNumbers) or positions.shape != hidden_states.shape[:1]:
+        raise UnsupportedError(
+            "model: gives sparse attention other positions than its own, for which a ladder has no rows"
+        )
+    return torch.zeros_like(hidden_states)
 
 
 def _linear(layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -27,6 +27,7 @@ from ropeswitch.model_patches.switch.rows.position_readers import give_positions
 from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary
 from ropeswitch.model_patches.switch.rows.rotation import Rotation
 from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
+from ropeswitch.model_patches.switch.rows.table_readers import give_tables
 from ropeswitch.model_patches.switch.rows.transformers_rotary import replace_rotary
 
 T = TypeVar("T")
@@ -177,6 +178,7 @@ class StepRows:
         positions = torch.zeros_like(self.numbers)
         if give_positions(text, positions):
             self.positions = positions
+        give_tables(text)
         if self.softmax is not None:
             self.softmax.bind(text)
 
