@@ -24,7 +24,6 @@ from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.access_log import start as start_access_log
-from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.limits.cost import GrammarTurns
@@ -53,7 +52,6 @@ class RopeSwitchEndpoints:
         for router in (routes.rope_router, routes.models_router, health.router, page.router, status.router):
             app.include_router(router)
         read_long_bodies(app)
-        app.add_middleware(Inner)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.

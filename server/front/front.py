@@ -1,4 +1,4 @@
-"""The outer of our two ASGI middlewares: makes each request's context, and admits, refuses and logs requests.
+"""Our ASGI middleware: makes each request's context, and admits, refuses and logs requests.
 
 vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. It checks a
 request's key, headers, declared body size and the limits of its key before any of the body is read; runs the app; then
@@ -93,11 +93,10 @@ class Front:
             await answer.refuse(error.refusal)
         except ClientDisconnect:
             pass  # in the middle of its body; no client is left to answer
-        except Exception:
-            if not answer.started:
-                await answer.fail()
-            # The server logs it; the app's outermost handler sees that it was answered.
-            raise
+        except Exception as error:
+            if not await answer.fail(error):
+                # The server logs it; the app's outermost handler sees that it was answered.
+                raise
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)

@@ -34,10 +34,10 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def wrong_item(route: Any, body: dict[str, Any]) -> Refusal | None:
-    """Return the answer to the first wrong object in a body's ``input``, a list that a ``fastapi.routing.APIRoute`` gets."""
-    field, items = getattr(route, "body_field", None), body["input"]
-    if field is None or not isinstance(items[0], dict):
+    """Return the answer to the first wrong item of a body's ``input``, a list that a ``fastapi.routing.APIRoute`` gets."""
+    if (field := getattr(route, "body_field", None)) is None:
         return None
+    items = body["input"]
     for start in range(0, len(items), TOGETHER):
         part = {**body, "input": items[start : start + TOGETHER]}
         try:

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ropeswitch.server.front.bodies.contents import PROMPTS, SAMPLING, Place, invalid_value
-from ropeswitch.server.front.bodies.parse import TokenIds
+from ropeswitch.server.front.bodies.contents import SAMPLING, Place, invalid_value
+from ropeswitch.server.front.bodies.parse import PROMPTS, TokenIds
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.grammar import grammar_seconds

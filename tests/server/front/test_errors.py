@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.exceptions import VLLMValidationError
 
-from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import FAULT, converted
@@ -168,7 +167,6 @@ def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
     tmp_path: Path, event: str | Exception, kind: str, expected: str | None
 ) -> None:
     app = FastAPI()
-    app.add_middleware(Inner)
     app.add_middleware(Front)
     app.state.ropeswitch = server_parts(parts(tmp_path)[0])
 
