@@ -73,7 +73,6 @@ class AccessLogConfig:
     """Values of the access log's flags."""
 
     everything: bool  # probes and /metrics too
-    prompts: bool
     left_out: frozenset[str] = frozenset()  # paths that are not logged
 
 
@@ -117,7 +116,6 @@ def add(parser: Any) -> None:
         default="json",
         help="Write a JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log.",
     )
-    group.add_argument("--log-prompts", action="store_true", help="Add the prompts to the access log.")
 
 
 def of_class(text: str) -> tuple[str | None, int]:
@@ -129,7 +127,7 @@ def of_class(text: str) -> tuple[str | None, int]:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the files of keys, and ``--log-prompts``; :func:`take` checks the rest.
+    """Check the files of keys; :func:`take` checks the rest.
 
     Raises:
         UsageError: naming the flag, the file and what is wrong.
@@ -138,8 +136,6 @@ def check(args: argparse.Namespace) -> None:
         read_keys(args.api_key_file)
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
-    if args.access_log == "off" and args.log_prompts:
-        raise UsageError("--log-prompts: would be ignored with --access-log off; leave one of the two out")
 
 
 def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
@@ -148,7 +144,7 @@ def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
         return None
     args.disable_uvicorn_access_log = True
     left_out = (path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))
-    return AccessLogConfig(args.access_log == "all", args.log_prompts, frozenset(left_out) - {""})
+    return AccessLogConfig(args.access_log == "all", frozenset(left_out) - {""})
 
 
 def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:

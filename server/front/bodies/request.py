@@ -60,13 +60,6 @@ class LongRequest(Request):
             context.held_bytes += more
             yield chunk
 
-    async def body(self) -> bytes:
-        if not hasattr(self, "_body"):
-            chunks = [chunk async for chunk in self.stream()]
-            # Joining a long body takes milliseconds, and ten may arrive at the same time.
-            self._body = await asyncio.to_thread(b"".join, chunks) if self._size > LONG else b"".join(chunks)
-        return self._body
-
     async def json(self) -> Any:
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
