@@ -89,8 +89,6 @@ def refusal_of_values(body: Any) -> Refusal | None:
                     return found
                 if isinstance(value, dict | list):
                     left.append((value, (*place, index)))
-        elif (found := _of_scalar(values, place)) is not None:
-            return found
     for key in extra_arguments(body):
         if key[:4].lower() == "rope" and key not in (FORCED_SET, LADDER_POLICY):
             return invalid_value(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")

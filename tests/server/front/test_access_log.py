@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.cli import main
 from ropeswitch.server.front.access_log import AccessLog
-from ropeswitch.server.front.context import Entered, RequestContext, Sent, current
+from ropeswitch.server.front.context import Entered, RequestContext, current
 from ropeswitch.server.front.flags import AccessLogConfig, access_log
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import Refusal, RefusedError
@@ -58,12 +58,11 @@ def track(prompt: int = 5, tokens: int = 3, outcome: str | None = "stop", name: 
 def line(lines: Lines) -> Callable[..., dict[str, Any]]:
     """The line of a request with such sequences."""
 
-    def write(
-        *tracks: Track, path: str = POSTED, status: int | None = 200, left: bool = False, stopped: bool = False,
-        measured: bool = True, scope: Any = SCOPE, **more: Any,
-    ) -> dict[str, Any]:  # fmt: skip
-        sent, entered = Sent(status, left=left, stopped=stopped), Entered(sequences=list(tracks))
-        context = RequestContext(came=1_700_000_000.25, sent=sent, entered=entered, **more)
+    def write(*tracks: Track, path: str = POSTED, scope: Any = SCOPE, measured: bool = True, **more: Any) -> Any:
+        context = RequestContext(came=1_700_000_000.25, entered=Entered(sequences=list(tracks)))
+        context.sent.status = 200
+        for name, value in more.items():
+            setattr(context.sent if hasattr(context.sent, name) else context, name, value)
         AccessLog(CONFIG, LADDER, "m", measured).write(scope, path, context, 2.5)
         [logged] = lines()
         return logged

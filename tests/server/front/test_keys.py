@@ -173,7 +173,13 @@ def test_bad_files_of_keys(tmp_path: Path, content: bytes, expected: str) -> Non
     assert "sec ret" not in str(refused.value) and "gööd" not in str(refused.value)
 
 
-def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(keys.time, "monotonic", made := Clock())
+    return made
+
+
+def test_a_mounted_secret_is_read_again(tmp_path: Path, clock: Clock) -> None:
     """Kubernetes mounts a link to a link to a folder, which is replaced at once."""
 
     def mount(name: str, content: str) -> None:
@@ -182,10 +188,9 @@ def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
         os.symlink(name, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "data")
 
-    clock = Clock()
     mount("one", "# ours\n old \n\nsecond\r\n")
     os.symlink("data/keys", tmp_path / "keys")
-    ring = KeyRing([digest(b"fixed")], str(tmp_path / "keys"), clock=clock)
+    ring = KeyRing([digest(b"fixed")], str(tmp_path / "keys"))
     assert all(map(ring.match, (b"old", b"second", b"fixed"))) and not ring.match(b"new") and not ring.match(b"# ours")
     mount("two", "new\n")
     assert ring.match(b"old"), "not before a second has passed"
@@ -195,10 +200,12 @@ def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
     assert ring.match(b"new") and not ring.match(b"newest"), "once in a second"
 
 
-def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clock, path = Clock(), tmp_path / "keys"
+def test_a_bad_file_keeps_the_old_keys_and_is_told_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys"
     path.write_text("old-secret\n")
-    ring = KeyRing([], str(path), clock=clock)
+    ring = KeyRing([], str(path))
     for change in ("", "two words\n"):
         path.write_text(change)
         for _ in range(3):

@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
+from ropeswitch.server.front.limits import queue_limits
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
@@ -53,10 +54,12 @@ def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults() -> None:
     assert given == [(5, 7), (2, QUEUED_TOKENS)] and limits()[0][0] == QUEUED_REQUESTS
 
 
-def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Path) -> None:
+def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine, clock = Engine(), Clock()
     queue = parts(tmp_path, engine, max_queued_requests={None: 4})[1]
-    queue._clock = clock
+    monkeypatch.setattr(queue_limits.time, "monotonic", clock)
     for name in ("0", "1"):
         assert Asking(queue).admit(12, name=name) is None
         engine.requests[name] = True
