@@ -147,11 +147,11 @@ def test_ids_and_paths_are_cut(line: Any) -> None:
     assert line(scope=scope)["request_id"] == "cmpl-1"
 
 
-def logging(folder: Path, config: AccessLogConfig = CONFIG, **changes: Any) -> TestClient:
+def logging(config: AccessLogConfig = CONFIG, **changes: Any) -> TestClient:
     """A tiny app behind the log."""
     app = FastAPI()
     log = AccessLog(config, LADDER, "m", True)
-    app.state.ropeswitch = server_parts(parts(folder, **changes)[0], access_log=log)
+    app.state.ropeswitch = server_parts(parts(**changes), access_log=log)
     app.add_middleware(Front)
     app.post(POSTED)(complete)
     for path in ("/health/live", "/metrics", "/v1/models"):
@@ -174,8 +174,8 @@ async def complete(what: str = "") -> str:
     return "answer"
 
 
-def test_one_line_for_each_request(tmp_path: Path, lines: Lines) -> None:
-    client = logging(tmp_path)
+def test_one_line_for_each_request(lines: Lines) -> None:
+    client = logging()
     for what in ("", "fault", "leave", "refuse"):
         client.post(POSTED, params={"what": what})
     client.get("/v1/models", params={"key": "sk-1"})
@@ -192,9 +192,9 @@ def test_one_line_for_each_request(tmp_path: Path, lines: Lines) -> None:
     assert current.get() is None and "sk-1" not in str(logged)
 
 
-def test_a_request_that_the_server_stops_is_an_abort(tmp_path: Path, lines: Lines) -> None:
+def test_a_request_that_the_server_stops_is_an_abort(lines: Lines) -> None:
     async def stop() -> None:
-        async with client_of(logging(tmp_path).app) as client:
+        async with client_of(logging().app) as client:
             request = asyncio.create_task(client.post(POSTED, params={"what": "wait"}))
             await asyncio.sleep(0.1)
             request.cancel()
@@ -207,7 +207,7 @@ def test_a_request_that_the_server_stops_is_an_abort(tmp_path: Path, lines: Line
 def test_a_line_names_its_key_by_an_id_that_the_command_prints(
     tmp_path: Path, lines: Lines, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    client = logging(tmp_path, keys=["sk-1", "sk-2"])
+    client = logging(keys=["sk-1", "sk-2"])
     for key in ("sk-1", "sk-2", "sk-3"):
         client.get("/v1/models", headers=bearer(key))
     logged = lines()
@@ -227,11 +227,11 @@ def test_a_line_names_its_key_by_an_id_that_the_command_prints(
         ("--access-log all", "/metrics, /health/live", ["/v1/models"]),
     ],
 )
-def test_the_flags_choose_paths(tmp_path: Path, lines: Lines, argv: str, without: str | None, paths: list[str]) -> None:
+def test_the_flags_choose_paths(lines: Lines, argv: str, without: str | None, paths: list[str]) -> None:
     args = taking(*argv.split(), disable_access_log_for_endpoints=without)
     config = access_log(args)
     assert config is not None and args.disable_uvicorn_access_log
-    client = logging(tmp_path, config)
+    client = logging(config)
     for path in ("/v1/models", "/metrics", "/health/live"):
         assert client.get(path).status_code == 200
     assert [line["path"] for line in lines()] == paths

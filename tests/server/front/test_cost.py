@@ -13,6 +13,9 @@ from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import CONSTRAINTS, CostLimits
 from ropeswitch.server.front.limits.cost import GrammarTurns, excess, prompt_excess
 from ropeswitch.server.front.limits.grammar import grammar_seconds
+from ropeswitch.server.front.refusal import RefusedError
+from ropeswitch.server.front.state import build
+from tests.server.front.parts import LADDER, Engine, taking
 
 LIMITS = CostLimits(vocabulary=1005)
 IDS = TokenIds([list(range(5000))])
@@ -237,6 +240,12 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
 )
 def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
     assert excess(body, CostLimits()) is None
+
+
+def test_the_longest_sequence_and_the_vocabulary_of_the_model_limit_what_bodies_cost() -> None:
+    limits = build(taking(), LADDER, 16, Engine().waits, RefusedError, vocabulary=500_000).cost_limits
+    assert excess({"tokens": [5] * 17}, limits) is not None is excess({"tokens": [5] * 16}, limits)
+    assert prompt_excess(RequestContext(), sampling(logprobs=-1), 1, limits) is not None
 
 
 def test_a_clients_many_words_leave_the_event_loop_to_others() -> None:
