@@ -181,22 +181,18 @@ def test_no_client_can_put_off_anothers_grammar() -> None:
     [
         ({"prompt": ["a"] * 1024, "n": 16384, "max_tokens": 1}, "n"),
         ({"prompt": ["a"] * 2049}, "prompt"),
-        ({"prompt": [[1]] * 2049}, "prompt"),
         ({"prompt": "a", "n": "2049"}, "n"),
         ({"prompt": ["a"] * 11, "n": "2_00.00"}, "n"),
         ({"messages": [[{"role": "user", "content": "a"}]] * 65, "n": 32}, "n"),
         ({"messages": [[{"role": "user", "content": "a"}]] * 2049}, "messages"),
         ({"token_ids": [1], "n": 1, "sampling_params": {"n": 2049}}, "sampling_params.n"),
         ({"input": ["a"] * 2049}, "input"),
-        ({"query": "a", "documents": ["a"] * 2049}, "documents"),
         ({"prompt": "a", "bad_words": ["a" * (CONSTRAINTS + 1)]}, "bad_words"),
         ({"prompt": "a", "bad_words": ["a" * CONSTRAINTS], "stop": "b"}, "stop"),
-        ({"prompt": ["a"] * 1024, "logit_bias": {str(i): 1 for i in range(513)}}, "logit_bias"),
         ({"tokens": [5] * 101}, "tokens"),
         ({"model": "/a" * 257, "prompt": "a"}, "model"),
         ({"prompt": "a", "n": 1024, "allowed_token_ids": list(range(513))}, "allowed_token_ids"),
         ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
-        ({"messages": [], "stop_sequences": ["a" * 1024] * 513}, "stop_sequences"),
         ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 513}}, "sampling_params.stop"),
         ({"queries": "a", "documents": ITEMS}, "documents"),
         # Stop words are searched for at each token, and what goes to the engine goes there once for each sequence.
@@ -218,12 +214,8 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
     "body",
     [
         {"input": ["a"] * 2048},
-        {"prompt": ["a"] * 128, "n": 8},
-        {"prompt": IDS, "n": 2048},
         {"prompt": [IDS] * 2048},
-        {"prompt": list(range(5000))},
         {"input": [{"role": "user", "content": "a"}] * 5000},
-        {"messages": [{"role": "user", "content": "a"}] * 5000, "n": 2},
         {"prompt": "a", "bad_words": ["a" * CONSTRAINTS]},
         {"input": ITEMS},
         {"prompt": ["a"] * 128, "n": 8, "stop": ["\n\nHuman:", "<|im_end|>"], "cache_salt": "tenant-1"},
@@ -233,9 +225,7 @@ def test_a_body_that_starts_or_names_too_much_is_refused(body: dict[str, Any], p
         # Left for validation.
         {"prompt": "a", "n": "many", "stop": [1, {}]},
         {"prompt": "a", "n": float("inf")},
-        {"prompt": "a", "n": -5},
         [1, 2],
-        "text",
     ],
 )
 def test_a_body_that_starts_as_much_as_allowed_is_accepted(body: Any) -> None:
