@@ -131,7 +131,11 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def run_raw(
-    app: Any, received: list[dict[str, Any]], headers: Sequence[tuple[bytes, bytes]] = (), pause: float = 0
+    app: Any,
+    received: list[dict[str, Any]],
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    pause: float = 0,
+    path: str = "/v1/length",
 ) -> list[dict[str, Any]]:
     """Call the app as a server would; return what it sent.
 
@@ -148,7 +152,7 @@ def run_raw(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": list(headers)}
     asyncio.run(app(scope, receive, send))
     return sent
 

@@ -17,8 +17,9 @@ from vllm.entrypoints.serve.exception_handling.register import init_exception_ha
 from vllm.exceptions import VLLMValidationError
 
 from ropeswitch.server.front.bodies.request import read_long_bodies
+from ropeswitch.server.front.context import current
 from ropeswitch.server.front.refusal import FAULT, converted
-from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, server_parts
+from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, run_raw, server_parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
 TOO_LONG = [
@@ -183,7 +184,19 @@ def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
         background = event if isinstance(event, BackgroundTask) else None
         return StreamingResponse(events(), media_type=f"text/{kind}", background=background)
 
-    first, last, *rest = TestClient(app, raise_server_exceptions=False).post("/").text.split("\n\n")
+    raised = []
+
+    async def noting(*call: Any) -> None:
+        try:
+            await app(*call)
+        except RuntimeError as error:
+            raised.append(error)
+
+    parts_sent = run_raw(noting, [{"type": "http.request"}], path="/")[1:]
+    # The server logs its own faults.
+    assert len(raised) == (not isinstance(event, str | VLLMValidationError))
+    assert [each.get("more_body", False) for each in parts_sent].count(False) <= 1
+    first, last, *rest = b"".join(each["body"] for each in parts_sent).decode().split("\n\n")
     assert first == "data: 1" and not any(rest)
     if expected is None:
         assert last == (event if isinstance(event, str) else "")
@@ -191,6 +204,19 @@ def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
     error = json.loads(last.removeprefix("data: "))["error"]
     assert set(error) == {"message", "type", "param", "code"} and error["message"].startswith(expected)
     assert error["type"] == ("server_error" if expected == FAULT else "invalid_request_error")
+
+
+def test_answers_name_their_factor_sets_and_errors_do_not() -> None:
+    app = app_behind(parts())
+
+    @app.post("/")
+    async def answer(status: int) -> Response:
+        context: Any = current.get()
+        context.entered.placements.extend([SimpleNamespace(name="short"), SimpleNamespace(name="long")])
+        return Response(status_code=status)
+
+    found = [ask(app, "POST", "/", params={"status": status}).headers for status in (200, 400)]
+    assert [each.get("x-rope-factor-set") for each in found] == ["short, long", None]
 
 
 @pytest.mark.parametrize("key", ["right", "wrong"])
