@@ -58,7 +58,7 @@ class Engine:
         return self.requests.get(request_id)
 
 
-def parts(engine: Engine | None = None, **changes: Any) -> FrontState:
+def parts(engine: Any = None, **changes: Any) -> FrontState:
     """The front's parts; ``keys`` and ``metrics_key`` are given as they are, other changes as the flags' values."""
     args, config = taking(), {}
     for name, field in (("keys", "key_digests"), ("metrics_key", "metrics_digests")):

@@ -140,7 +140,7 @@ def test_outcomes(line: Any, tracks: list[Track], more: dict[str, Any], expected
 
 
 def test_ids_and_paths_are_cut(line: Any) -> None:
-    scope = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
+    scope: dict[str, Any] = SCOPE | {"headers": [(b"x-request-id", b"x" * 8000)]}
     logged = line(scope=scope, path="/" * 8000)
     assert len(logged["request_id"]) == len(logged["path"]) == 256
     scope["state"] = {"request_metadata": SimpleNamespace(request_id="cmpl-1")}

@@ -177,7 +177,7 @@ def test_a_mounted_secret_is_read_again_and_a_bad_one_keeps_the_old_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Kubernetes mounts a link to a link to a folder, which is replaced at once."""
-    monkeypatch.setattr(keys.time, "monotonic", clock := Clock())
+    monkeypatch.setattr("ropeswitch.server.front.limits.keys.time.monotonic", clock := Clock())
 
     def mount(name: str, content: str, seconds: float = LOOK_SECONDS) -> None:
         (tmp_path / name).mkdir()

@@ -8,7 +8,6 @@ from starlette.websockets import WebSocket
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.limits import queue_limits
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
@@ -45,7 +44,7 @@ def waiting(queue: Admission, index: int) -> tuple[int, int]:
 def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, clock = Engine(), Clock()
     queue = parts(engine, max_queued_requests={None: 100, "long": 4}).queue
-    monkeypatch.setattr(queue_limits.time, "monotonic", clock)
+    monkeypatch.setattr("ropeswitch.server.front.limits.queue_limits.time.monotonic", clock)
     for name in ("0", "1"):
         assert Asking(queue).admit(12, name=name) is None
         engine.requests[name] = True
