@@ -56,7 +56,7 @@ class OutputWatch:
             # Upstream chooses one before this task waits next, and forgets it before the last output arrives.
             asyncio.get_running_loop().call_soon(self._find_engine, track, request.request_id)
         if (context := current.get()) is not None:
-            context.add(track, state)
+            context.entered.sequences.append(track)
 
     def _find_engine(self, track: Track, request_id: str) -> None:
         track.engine = self._engine_of(request_id)

@@ -37,7 +37,6 @@ EARLY: dict[str, tuple[str, list[str]]] = {
     "home of nobody": ("~nobody-has-this-name/model", ["MODEL: there is no folder '~nobody-has-this-name/model'"]),
     "config that is no JSON": ("{folder}/broken", ["MODEL: '{folder}/broken/config.json' is not valid JSON"]),
     "GGUF file": ("{folder}/model.gguf", ["MODEL: '{folder}/model.gguf' is a file", "GGUF", "folder"]),
-    "prompts in no log": ("{model} --access-log off --log-prompts", ["--log-prompts: would be ignored with --access-log"]),
 }  # fmt: skip
 # vLLM's parser or configs refuse these, in their own words, or they need the model's config.
 LATE: dict[str, tuple[str, list[str]]] = {

@@ -1,7 +1,6 @@
 """What length-aware scheduling adds to ``/metrics``; ``test_length_metrics.py`` has a running server's."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,13 +85,13 @@ def test_engines_that_do_not_answer_keep_their_last_values(
 
 
 @pytest.mark.parametrize("middleware", [Front, PlainServer])
-def test_only_metrics_asks_the_engines(tmp_path: Path, middleware: Any) -> None:
+def test_only_metrics_asks_the_engines(middleware: Any) -> None:
     """Behind a proxy under a prefix, which may or may not take the prefix away."""
     registry = CollectorRegistry()
     app = FastAPI()
     app.add_middleware(middleware)
     metrics: Any = SchedulingMetrics({0: answer}, "m", registry)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0], scheduling_metrics=metrics)
+    app.state.ropeswitch = server_parts(parts(), scheduling_metrics=metrics)
 
     @app.get("/metrics")
     @app.get("/metrics/")

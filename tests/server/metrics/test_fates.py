@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -32,10 +31,10 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def app(registry: CollectorRegistry, tmp_path: Path) -> Iterator[FastAPI]:
+def app(registry: CollectorRegistry) -> Iterator[FastAPI]:
     app = FastAPI()
     metrics = LengthMetrics(ladder(*DEFAULT), "m", registry)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0], length_metrics=metrics)
+    app.state.ropeswitch = server_parts(parts(), length_metrics=metrics)
     app.add_middleware(Front)
 
     @app.post(PATH)
