@@ -29,6 +29,8 @@ MOST = 400
 # vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
 INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
 SERVER_CHECK = "setup_server"
+# vLLM's function that waits for the processes of a running server, and logs the error when one of them dies.
+_WATCH = "wait_for_completion_or_failure"
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
@@ -96,6 +98,11 @@ def reason_of(error: BaseException) -> str | None:
         else each["msg"]
         for each in details()
     )
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether a running server ended because one of its processes did, which vLLM has logged."""
+    return any(frame.f_code.co_name == _WATCH for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def root_cause(error: BaseException) -> str:

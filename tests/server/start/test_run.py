@@ -63,10 +63,17 @@ def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_th
     assert engine.exitcode == -signal.SIGKILL
 
 
-def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
+def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="why"):
         outcome(UsageError("why"))
-    code, [failure] = outcome(RuntimeError("fault"))
-    assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))
+
+    # vLLM's function of this name logs the error itself.
+    def wait_for_completion_or_failure() -> None:
+        raise RuntimeError("fault")
+
+    for serve, tracebacks in ((None, 1), (wait_for_completion_or_failure, 0)):
+        code, [failure] = outcome(None if serve else RuntimeError("fault"), *filter(None, [serve]))
+        assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
+        assert capsys.readouterr().err.count("Traceback") == tracebacks
