@@ -69,11 +69,14 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))
 
-    # vLLM's function of this name logs the error itself.
-    def wait_for_completion_or_failure() -> None:
+    def fail() -> None:
         raise RuntimeError("fault")
 
-    for serve, tracebacks in ((None, 1), (wait_for_completion_or_failure, 0)):
-        code, [failure] = outcome(None if serve else RuntimeError("fault"), *filter(None, [serve]))
+    # vLLM's function of this name logs the error itself.
+    def wait_for_completion_or_failure() -> None:
+        fail()
+
+    for serve, tracebacks in ((fail, 1), (wait_for_completion_or_failure, 0)):
+        code, [failure] = outcome(serve=serve)
         assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
         assert capsys.readouterr().err.count("Traceback") == tracebacks
