@@ -29,30 +29,14 @@ class Machine:
     sequences: int
 
 
-def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
-    """Return the memory that a rank of this server reserves for its sequences.
-
-    ``max_model_len`` is, for ``--max-model-len auto``, the length that vLLM starts from.
-    """
-    return SequenceMemory(
-        max_model_len,
-        block_size=args.block_size or (128 if machine.device == "cpu" else 16),
-        decode_context=args.decode_context_parallel_size,
-        v2=machine.v2,
-        device=machine.device,
-        axes=axes,
-    )
-
-
 def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
     """Refuse more sequences than fit, or set a lower ``max_num_seqs`` if the user gave none.
 
     Args:
         args: Parsed by vLLM.
         machine: This machine.
-        memory: Its host memory.
+        memory: Its host memory, of which ``taken`` bytes are for everything else.
         each: Memory that a rank reserves.
-        taken: Bytes of host memory for everything else.
 
     Returns:
         The chosen number, as lines for the startup log.

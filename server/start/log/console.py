@@ -15,22 +15,19 @@ from ropeswitch.server.start.log.outlet import Outlet
 
 # Interval between checks of the log and the ready file, in seconds.
 SECONDS = 0.2
-# The first line of progress comes FIRST seconds after the start, and each later one when the time since then has doubled, at
-# most LONGEST_PAUSE seconds after the line before.
-FIRST = 10.0
-LONGEST_PAUSE = 60.0
+# Interval between lines of progress, in seconds.
+PAUSE = 20.0
 # Maximum characters of a line of progress.
 MOST_CHARACTERS = 160
 _STDOUT, _STDERR = 1, 2
 
 
 class Console:
-    """Prints the output of one start.
+    """Prints the output of one start, and holds vLLM's log back until :meth:`release`.
 
     Args:
         versions: Of what is started; begins the first line.
-        stage: The first stage of the start, at the end of that line.
-        hold: Whether to hold vLLM's log back; otherwise it is printed whole as it comes.
+        stage: The first stage of the start.
 
     Attributes:
         output: Standard output, which has the access log of every process.
@@ -39,20 +36,20 @@ class Console:
         keep: Whether to keep the held log after the end of the start.
     """
 
-    def __init__(self, versions: str, stage: str, *, hold: bool) -> None:
+    def __init__(self, versions: str, stage: str) -> None:
         self._began = time.monotonic()
         self.output = Outlet(_STDOUT, '{{"dropped": {}}}\n')
         self.output.pump()
         self._errors = Outlet(_STDERR, OURS + "{} lines dropped, as nobody read standard error\n")
-        self._held, self._whole = HeldLog(), not hold
+        self._held, self._whole = HeldLog(), False
         self._lines = LogLines()
         self.stage = stage
         self.ready: Path | None = None
         self.keep = False
-        self._next = FIRST
+        self._next = PAUSE
         self._lock = threading.RLock()
         self._over = threading.Event()
-        self.say(f"{versions}: {stage}" + (f"; vLLM's log: {self.path} (--verbose prints it)" if self.path else ""))
+        self.say(f"{versions}: {stage}; vLLM's log: {self.path} (--verbose prints it)")
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -116,7 +113,7 @@ class Console:
 
     def _show_progress(self, seconds: float) -> None:
         if seconds >= self._next:
-            self._next = seconds + min(seconds, LONGEST_PAUSE)
+            self._next = seconds + PAUSE
             line = f"{OURS}{self.stage} ({seconds:.0f} s)" + (f": {self._lines.last}" if self._lines.last else "")
             self._print([line[:MOST_CHARACTERS]])
 

@@ -12,10 +12,8 @@ from contextlib import suppress
 
 from ropeswitch.server.start.log.outlet import discard
 
-# vLLM logs to standard output by default.
-STREAM = "VLLM_LOGGING_STREAM"
 # Variables that configure vLLM's logging. If a user sets one, it applies, and nothing is held.
-CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING", STREAM)
+CHOSEN = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 _STDERR = 2
 # Size at which a running server's log is emptied; the lines that a user must see have already been printed.
 MOST_BYTES = 16 << 20
@@ -37,8 +35,8 @@ class HeldLog:
         write = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         os.dup2(write, _STDERR)
         os.close(write)
-        self._streams = STREAM not in os.environ
-        os.environ.setdefault(STREAM, "ext://sys.stderr")
+        # vLLM logs to standard output by default.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
     def read(self, *, whole: bool = False) -> bytes:
         """Return the bytes written since the last call, or the whole file."""
@@ -59,8 +57,6 @@ class HeldLog:
 
     def close(self, *, keep: bool) -> None:
         """Close the file, to which child processes may still write; delete it unless it is to be kept."""
-        if self._streams:
-            os.environ.pop(STREAM, None)
         os.close(self._read)
         if not keep:
             with suppress(FileNotFoundError):
