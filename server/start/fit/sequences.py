@@ -74,15 +74,11 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
     fitting = most(lambda sequences: problem(sequences) is None, wanted)
     if fitting == 0:
         raise UsageError(f"{_FLAG}: {problem(1)}; use a shorter --max-model-len, or stop other processes")
-    if given is not None:
+    # Ranks on other machines need the same number.
+    if given is not None or args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size:
         raise UsageError(
-            f"{_FLAG}: {given} does not fit: {reason}; use at most {fitting}, or a shorter --max-model-len"
-        )
-    if args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size:
-        # Other machines run ranks of this server too.
-        raise UsageError(
-            f"{_FLAG}: the default, {wanted}, does not fit: {reason}; give every node of this server the same number, at "
-            f"most {fitting}"
+            f"{_FLAG}: {wanted} does not fit: {reason}; use at most {fitting}, the same on every node of this server, or a "
+            "shorter --max-model-len"
         )
     args.max_num_seqs = power_of_two(fitting)
     return [f"{_FLAG}: {args.max_num_seqs} instead of the default, {wanted}: {reason}"]
