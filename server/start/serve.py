@@ -28,7 +28,6 @@ from ropeswitch.server.start.fit import cpu, sequences
 from ropeswitch.server.start.fit.memory import read_memory
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.log.console import Console
-from ropeswitch.server.start.log.held_log import chosen
 from ropeswitch.server.start.log.ready import ready_file
 from ropeswitch.server.start.model_folder import expanded
 from ropeswitch.server.start.run import run as _run
@@ -40,6 +39,8 @@ MOST_SETS = 5
 INTERRUPTED = 130
 # Names the plugins that vLLM loads.
 _PLUGINS = "VLLM_PLUGINS"
+# Variables that configure vLLM's logging. If a user sets one, it applies, and the log is printed.
+_LOGGING = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -69,7 +70,7 @@ def _start(argv: Sequence[str]) -> int:
         arguments.check(argv)
     os.environ[_PLUGINS] = plugin_names(os.environ)
     with closing(Console(f"version {version(NAME)}, {described()}", "loading the engine's code")) as console:
-        if "--verbose" in argv or chosen(os.environ):
+        if "--verbose" in argv or any(map(os.environ.get, _LOGGING)):
             console.release()
         return _serve(argv, console)
 

@@ -28,7 +28,7 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
     seen: list[Namespace] = []
 
     def run(_: Any, args: Namespace, console: Console) -> None:
-        seen.append(Namespace(**vars(args), held=console.path is not None))
+        seen.append(Namespace(**vars(args), held=not console.whole))
         raise UsageError("seen")
 
     def start(*argv: str) -> Namespace:

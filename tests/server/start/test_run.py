@@ -20,13 +20,13 @@ from ropeswitch.server.start.run import run
 @pytest.fixture
 def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Runs a server that ends with an error, or a function, without a held log: the exit code, and what is printed."""
-    monkeypatch.setattr(atexit, "register", lambda _: None)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def call(error: BaseException | None = None, serve: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
         printed: list[str] = []
-        console: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=printed.append)
+        console: Any = SimpleNamespace(serving=True, catch_up=lambda: None, say=printed.append)
 
         def served(_: Any) -> None:
             serve()

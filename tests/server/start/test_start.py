@@ -54,8 +54,6 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
         assert len(lines) <= MOST_LINES, lines
         first, *rest, ready, curl = lines
         assert first.startswith("ropeswitch: version ") and ", vLLM 0." in first
-        held = Path(first.partition("vLLM's log: ")[2].split()[0])
-        assert "Initializing a V1 LLM engine" in held.read_text()
         shown = [line.removeprefix("ropeswitch: ") for line in rest]
         # Progress depends on the machine's speed.
         summary = [line for line in shown if not re.match(r"[\w ']+ \(\d+ s\)", line)]
@@ -71,7 +69,6 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
         interrupt(server)
         assert server.process.wait(60) == 0
         assert lines_of(server)[before:] == ["ropeswitch: stopped"]
-        assert not held.exists()
 
 
 @pytest.mark.full
