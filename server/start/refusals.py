@@ -57,13 +57,11 @@ def reported(ending: str = "") -> str | None:
     return file.read_text(encoding="utf-8") if file.exists() else None
 
 
-def report(reason: str) -> None:
-    """Report the reason for refusing to start, unless one was reported before; do nothing without a channel."""
-    publish("", reason)
+def report(text: str, ending: str = "") -> None:
+    """Write the reason for refusing to start to the channel's file, or another text to the file with its ``ending``.
 
-
-def publish(ending: str, text: str) -> None:
-    """Write a file next to the channel's, unless it exists already; do nothing without a channel."""
+    Does nothing if that file exists already, or without a channel.
+    """
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}{ending}.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
@@ -154,5 +152,5 @@ def _report_failure(record: logging.LogRecord) -> bool:
         if (reason := reason_of(error)) is not None:
             report(reason)
         else:
-            publish(FAULT, root_cause(error))
+            report(root_cause(error), FAULT)
     return True

@@ -85,7 +85,6 @@ class Console:
         self._over.set()
         self._watcher.join()
         self.catch_up()
-        os.dup2(self._errors.fd, _STDERR)
         sys.stdout.flush()
         self.output.close()
         self._errors.close()

@@ -9,7 +9,6 @@ PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
 from contextlib import closing
-from ropeswitch.server.start.log import console
 from ropeswitch.server.start.log.console import Console
 
 def opened():
@@ -79,16 +78,21 @@ def test_a_log_that_is_released_is_printed_whole_from_its_last_thousand_lines_on
 
 def test_progress_comes_now_and_then_in_one_short_line_also_of_a_bar() -> None:
     done = run("""
-        console.PAUSE = 0.5
         with opened() as started:
-            os.write(2, b"\\rLoading shards: 1/3" + logged("INFO", "x" * 300).encode())
-            time.sleep(0.7)
-            os.write(2, b"\\rLoading shards: 2/3\\rLoading")
-            time.sleep(0.7)
+            started._over.set()
+            started._watcher.join()
+            os.write(2, logged("INFO", "x" * 300).encode())
+            started.catch_up()
+            for seconds in range(50):
+                started._show_progress(seconds)
+            os.write(2, b"\\rLoading shards: 1/3\\rLoading shards: 2/3\\rLoad")
+            wait(lambda: started._last.endswith("2/3"))
+            started._show_progress(90)
     """)
     [_, *lines] = done.stderr.splitlines()
-    assert lines[0].startswith("ropeswitch: first stage (1 s): ") and len(lines[0]) == 160
-    assert lines[1] == "ropeswitch: first stage (1 s): Loading shards: 2/3"
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["20 s", "40 s", "90 s"]
+    assert lines[0].startswith("ropeswitch: first stage (20 s): xxx") and len(lines[0]) == 160
+    assert lines[2] == "ropeswitch: first stage (90 s): Loading shards: 2/3"
 
 
 def test_a_fault_of_a_start_ends_with_its_log_and_its_cause() -> None:
