@@ -18,7 +18,7 @@ from ropeswitch.server.start.log.outlet import LAST_SECONDS, Outlet, piped
 
 # Interval between checks of the ready file, and between lines of progress, in seconds.
 SECONDS = 0.2
-PAUSE = 20.0
+PAUSE = 30.0
 # Maximum characters of a line of progress.
 MOST_CHARACTERS = 160
 # Lines of the log to hold until the server accepts requests; of more, the last ones.

@@ -83,15 +83,15 @@ def test_progress_comes_now_and_then_in_one_short_line_also_of_a_bar() -> None:
             started._watcher.join()
             os.write(2, logged("INFO", "x" * 300).encode())
             started.catch_up()
-            for seconds in range(50):
+            for seconds in range(70):
                 started._show_progress(seconds)
             os.write(2, b"\\rLoading shards: 1/3\\rLoading shards: 2/3\\rLoad")
             wait(lambda: started._last.endswith("2/3"))
             started._show_progress(90)
     """)
     [_, *lines] = done.stderr.splitlines()
-    assert [line.split("(")[1].split(")")[0] for line in lines] == ["20 s", "40 s", "90 s"]
-    assert lines[0].startswith("ropeswitch: first stage (20 s): xxx") and len(lines[0]) == 160
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["30 s", "60 s", "90 s"]
+    assert lines[0].startswith("ropeswitch: first stage (30 s): xxx") and len(lines[0]) == 160
     assert lines[2] == "ropeswitch: first stage (90 s): Loading shards: 2/3"
 
 

@@ -19,7 +19,6 @@ import pytest
 from tests.server.asking import Asking, not_ready, wait_until
 from tests.server.running import PROGRAM, Server, environment, free_port, running
 
-MOST_LINES = 15
 STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
 
 
@@ -50,9 +49,7 @@ def run_curl(line: str) -> Any:
 
 def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     with running(tmp_path, "--enforce-eager", command=PROGRAM) as server:
-        lines = wait_for_curl(server)
-        assert len(lines) <= MOST_LINES, lines
-        first, *rest, ready, curl = lines
+        first, *rest, ready, curl = wait_for_curl(server)
         assert first.startswith("ropeswitch: version ") and ", vLLM 0." in first
         shown = [line.removeprefix("ropeswitch: ") for line in rest]
         # Progress depends on the machine's speed.
