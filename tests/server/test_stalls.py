@@ -58,13 +58,13 @@ def test_a_stall_is_logged_once_and_ends_with_the_next_step(caplog: pytest.LogCa
 
 
 def test_long_steps_make_the_default_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "LEAST_SECONDS", 0.6)
+    monkeypatch.setattr(health, "LEAST_SECONDS", 1.0)
 
     async def run() -> None:
         engine = Engine(timeout=None)
-        assert engine.watch.timeout == 0.6
+        assert engine.watch.timeout == 1.0
         engine.steps.clear()
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.8)
         engine.steps.set()
         await asyncio.sleep(0.1)
         assert engine.watch.timeout > 3
