@@ -110,7 +110,7 @@ def test_what_the_user_chose_stays_or_is_refused_where_it_does_not_fit(
     assert str(refused.value).startswith(expected)
 
 
-def test_sequences_take_memory_before_the_cache() -> None:
+def test_sequences_take_memory_before_the_cache(tmp_path: Path) -> None:
     """5 bytes a token of each sequence on the V1 runner, and a block table twice."""
     args = flags()
     [line] = cpu.check(args, {}, MACHINE, MILLION)
@@ -120,9 +120,10 @@ def test_sequences_take_memory_before_the_cache() -> None:
     args = flags(tensor_parallel_size=2)
     lowered, _ = cpu.check(args, {}, MACHINE, FOUR)
     assert args.max_num_seqs == 64 and lowered.startswith("--max-num-seqs: 64 instead of the default, 128: ")
-    # The cache of every rank is the user's own.
-    args = flags(kv_cache_memory_bytes=5 * GIB // 2, max_num_seqs=128, tensor_parallel_size=2)
-    with pytest.raises(UsageError, match=r"^--max-num-seqs: 128 does not fit: .* of which 5\.0 GiB is left"):
+    # The cache of every rank is the user's own, beside the weights.
+    weigh(tmp_path, model=1)
+    args = flags(model=str(tmp_path), kv_cache_memory_bytes=5 * GIB // 2, max_num_seqs=128, tensor_parallel_size=2)
+    with pytest.raises(UsageError, match=r"^--max-num-seqs: 128 does not fit: .* of which 4\.0 GiB is left"):
         cpu.check(args, {}, MACHINE, FOUR)
 
 
