@@ -11,10 +11,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT, RESERVE
 from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
-from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, shared_by, with_extra
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, extra_of, shared_by, with_extra
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
 from ropeswitch.server.app.structural_tag import bound_whitespace
@@ -30,27 +30,17 @@ from ropeswitch.server.metrics.outputs import WatchedOutputs
 
 @dataclass(frozen=True)
 class Prompts:
-    """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
-
-    Attributes:
-        length: Counts a prompt's tokens (:func:`prompt_length`).
-        limits_output: Whether the server limits the output of requests without a limit.
-        by_key: Whether only requests with the same API key share the prefix cache (``--prefix-cache-scope key``).
-        shows_cached: Whether answers may tell how much of a prompt the prefix cache had.
-        bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
-        shared: Whether the server may have several clients, which the engines serve in turn.
-        cost_limits: Limits on the grammars and log-probabilities of a request.
-    """
+    """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue."""
 
     ladder: EngineLadder
     admission: Admission
-    length: Callable[[Any], int | None]
-    limits_output: bool = False
-    by_key: bool = True
-    shows_cached: bool = True
-    bounds_whitespace: bool = False
-    shared: Callable[[], bool] = lambda: True
-    cost_limits: CostLimits = DEFAULT_COST
+    length: Callable[[Any], int | None]  # counts a prompt's tokens (`prompt_length`)
+    limits_output: bool = False  # whether the server limits the output of requests without a limit
+    by_key: bool = True  # whether only requests with the same API key share the prefix cache (--prefix-cache-scope key)
+    shows_cached: bool = True  # whether answers may tell how much of a prompt the prefix cache had
+    bounds_whitespace: bool = False  # in JSON (`disable_any_whitespace`)
+    shared: Callable[[], bool] = lambda: True  # whether there may be several clients, which the engines serve in turn
+    cost_limits: CostLimits = DEFAULT_COST  # of a request's grammars and log-probabilities
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -75,12 +65,12 @@ class Prompts:
             placement = replace(placement, client=context.client[:8].hex())
         if context is None or not _is_later_step(context):
             if context is not None:
-                _check_support(context, params)
+                _check_support(context, params, placement)
                 if (refusal := prompt_excess(context, params, num_tokens, self.cost_limits)) is not None:
                     raise context.refuse(vllm_adapter.AdmissionError(refusal), num_tokens)
                 context.entered.placements.append(placement)
             length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
-            copies = int(getattr(params, "n", None) or 1) * (context.asked.beams if context is not None else 1)
+            copies = int(getattr(params, "n", None) or 1) * (context.asked.beams or 1 if context is not None else 1)
             self.admission.admit(num_tokens, length_class, copies, request_id)
         if self.bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
             bound_whitespace(outputs)
@@ -203,8 +193,14 @@ def _is_later_step(context: RequestContext) -> bool:
     return later
 
 
-def _check_support(context: RequestContext, params: Any) -> None:
-    """Refuse a set or policy that the body names, but its route does not pass on."""
+def _check_support(context: RequestContext, params: Any, placement: Placement) -> None:
+    """Refuse a set or policy that the body names, but its route does not pass on; and a beam search that reserves."""
+    if context.asked.beams and placement.policy == RESERVE:
+        # vLLM asks for each token in a request of its own, so no step has the answer's limit.
+        raise vllm_adapter.validation_error(
+            "use_beam_search: true is not supported with the ladder policy reserve; name a set in the model: MODEL@SET",
+            "use_beam_search",
+        )
     for field, value in ((FORCED_SET, context.asked.factor_set), (LADDER_POLICY, context.asked.policy)):
         if value is not None and extra_of(params).get(field) is None:
             name = f"vllm_xargs.{field}"
