@@ -35,29 +35,17 @@ REASONS: tuple[str, ...] = get_args(Reason)
 # Compared and hashed by identity, because instruments are looked up at every step.
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Exposed name, without the suffixes of a histogram's series.
-        text: Its help text.
-        lowest: End of the first fine bucket in seconds; None without fine buckets.
-        buckets: Ends of the coarse buckets in seconds; empty without coarse buckets.
-        label: Name of an additional label after :data:`LABELS`, or None.
-        values: That label's values.
-        crossing: Whether it shows sequences that have outgrown their prompt's set, under the later set.
-        starting: Whether it shows sequences under their prompt's set.
-        live: Whether it counts sequences in flight, and so can fall.
-    """
-
-    name: str
-    text: str
-    lowest: float | None = None
-    buckets: tuple[float, ...] = ()
-    label: str | None = None
-    values: tuple[str, ...] = ()
-    crossing: bool = False
-    starting: bool = True
-    live: bool = False
+    name: str  # without the suffixes of a histogram's series
+    text: str  # its help text
+    lowest: float | None = None  # end of the first fine bucket in seconds; None without fine buckets
+    buckets: tuple[float, ...] = ()  # ends of the coarse buckets in seconds; empty without coarse buckets
+    label: str | None = None  # an additional label after LABELS
+    values: tuple[str, ...] = ()  # of that label
+    crossing: bool = False  # whether it shows sequences that have outgrown their prompt's set, under the later set
+    starting: bool = True  # whether it shows sequences under their prompt's set
+    live: bool = False  # whether it counts sequences in flight, and so can fall
 
     @property
     def kind(self) -> str:

@@ -137,8 +137,3 @@ def test_a_client_that_leaves_before_its_prompt_is_there(
     receive, send = AsyncMock(return_value={"type": "http.disconnect"}), AsyncMock()
     asyncio.run(Front(inside)(scope, receive, send))
     assert outcomes(registry) == expected
-
-
-def test_a_reason_that_is_not_documented_is_not_counted(app: FastAPI) -> None:
-    with pytest.raises(ValueError, match="'because' must be one of prompt_tokens"):
-        app.state.ropeswitch.length_metrics.count_rejection("because")

@@ -45,7 +45,7 @@ def use(metrics: LengthMetrics, band_set: BandSet) -> None:
     for state in instruments.LIVE.values:
         metrics.add_live(band_set, state, 1)
     for outcome in instruments.OUTCOMES:
-        metrics.add_finished(0, band_set, band_set, outcome, TIMES)
+        metrics.add_ended(0, band_set, band_set, outcome, TIMES)
 
 
 def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:
