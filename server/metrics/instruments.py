@@ -6,8 +6,6 @@ from typing import Literal, get_args
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 
 LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
-# A sequence is counted as live before an engine is chosen for it.
-LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
 
 # Engine and factor set of requests that never reached an engine.
 NOWHERE = "none"
@@ -23,7 +21,7 @@ WAITING, GENERATING = "waiting", "generating"
 # Outcomes of requests that have not reached an engine.
 OUTSIDE = ("error", "disconnect", "rejected")
 
-# Reasons for a rejection: those that depend on the prompt's length, then those that do not.
+# Reasons for a rejection; the first depend on the prompt's length.
 LENGTH_REASONS = ("prompt_tokens", "queue_requests", "queue_tokens")
 Reason = Literal[
     "prompt_tokens", "queue_requests", "queue_tokens", "invalid", "authentication", "body_bytes", "body_timeout",
@@ -41,7 +39,8 @@ class Instrument:
     text: str  # its help text
     lowest: float | None = None  # end of the first fine bucket in seconds; None without fine buckets
     buckets: tuple[float, ...] = ()  # ends of the coarse buckets in seconds; empty without coarse buckets
-    label: str | None = None  # an additional label after LABELS
+    common: tuple[str, ...] = LABELS  # labels
+    label: str | None = None  # an additional label after these
     values: tuple[str, ...] = ()  # of that label
     crossing: bool = False  # whether it shows sequences that have outgrown their prompt's set, under the later set
     starting: bool = True  # whether it shows sequences under their prompt's set
@@ -55,8 +54,7 @@ class Instrument:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        labels = LIVE_LABELS if self.live else LABELS
-        return (*labels, self.label) if self.label else labels
+        return (*self.common, self.label) if self.label else self.common
 
 
 TTFT = Instrument(
@@ -101,6 +99,7 @@ PER_OUTPUT_TOKEN = Instrument(
 LIVE = Instrument(
     "ropeswitch_live_requests",
     "Sequences in flight: waiting for their first token, or generating.",
+    common=("model_name", "input_sequence_length", "factor_set"),  # it counts before an engine is chosen
     label="state",
     values=(WAITING, GENERATING),
     crossing=True,
@@ -146,14 +145,18 @@ INSTRUMENTS = (
 )
 
 # Not labelled by length, set or engine: their combinations are left to the latencies.
-POLICY = "ropeswitch_ladder_policy_requests_total"
-POLICY_TEXT = (
-    "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request."
+POLICY = Instrument(
+    "ropeswitch_ladder_policy_requests_total",
+    "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request.",
+    common=("model_name",),
+    label="policy",
+    values=CHOSEN_BY,
 )
-POLICY_LABELS = ("model_name", "policy")
-POLICY_VALUES = CHOSEN_BY
-
-# It has its own labels: a rejected request has no engine and no factor set.
-REJECTIONS = "ropeswitch_rejections_total"
-REJECTIONS_TEXT = "Requests rejected before they reached an engine, by reason."
-REJECTIONS_LABELS = ("model_name", "input_sequence_length", "reason")
+# A rejected request has no engine and no factor set.
+REJECTIONS = Instrument(
+    "ropeswitch_rejections_total",
+    "Requests rejected before they reached an engine, by reason.",
+    common=("model_name", "input_sequence_length"),
+    label="reason",
+    values=REASONS,
+)

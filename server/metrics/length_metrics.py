@@ -35,13 +35,8 @@ class LengthMetrics:
         self.plan = SeriesPlan(ladder)
         self.recent_switches: deque[tuple[float, BandSet, float, int, int]] = deque(maxlen=50)
         self._model_name = model_name
-        self._metrics = {each: self._metric(each, registry) for each in INSTRUMENTS}
-        self._rejections = Counter(
-            instruments.REJECTIONS, instruments.REJECTIONS_TEXT, instruments.REJECTIONS_LABELS, registry=registry
-        )
-        self._policies = Counter(
-            instruments.POLICY, instruments.POLICY_TEXT, instruments.POLICY_LABELS, registry=registry
-        )
+        every = (*INSTRUMENTS, instruments.POLICY, instruments.REJECTIONS)
+        self._metrics = {each: self._metric(each, registry) for each in every}
         self._known: dict[tuple[Instrument, int | None, BandSet, str | None], Any] = {}
 
     def _metric(self, instrument: Instrument, registry: CollectorRegistry) -> Any:
@@ -56,8 +51,8 @@ class LengthMetrics:
     def add_first(
         self, engine: int | None, band_set: BandSet, seconds: float, prompt: int, tokens: int, chosen_by: str
     ) -> None:
-        """Add a first output: seconds since the arrival, tokens of prompt and output, one of ``POLICY_VALUES``."""
-        self._policies.labels(self._model_name, chosen_by).inc()
+        """Add a first output: seconds since the arrival, tokens of prompt and output, one of ``CHOSEN_BY``."""
+        self._metrics[instruments.POLICY].labels(self._model_name, chosen_by).inc()
         if tokens:
             self._series(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
         self._series(instruments.TTFT, engine, band_set).observe(seconds)
@@ -106,7 +101,8 @@ class LengthMetrics:
         """Count a refused request, by one of ``instruments.REASONS`` and, for ``LENGTH_REASONS``, its prompt tokens."""
         known = length if reason in LENGTH_REASONS else None
         self.count_outside("rejected", known)
-        self._rejections.labels(self._model_name, self.plan.bands.name(known), reason).inc()
+        labels = self._model_name, self.plan.bands.name(known), reason
+        self._metrics[instruments.REJECTIONS].labels(*labels).inc()
 
     def _series(self, instrument: Instrument, engine: int | None, band_set: BandSet, value: str | None = None) -> Any:
         """Return the counter, gauge or histogram of these labels."""

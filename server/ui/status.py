@@ -137,7 +137,7 @@ class StatusSource:
         bands, sets = metrics.plan.bands, [each.name for each in self._rope.sets]
         readings, now = Readings(self._registry), time.monotonic()
         outcomes = readings.sums(instruments.REQUESTS.name, "outcome")
-        rejections = readings.sums(instruments.REJECTIONS, "reason")
+        rejections = readings.sums(instruments.REJECTIONS.name, "reason")
         return Figures(
             live=_live(readings, bands, sets),
             process=os.getpid(),

@@ -235,7 +235,7 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
 
 def test_a_beam_search_that_would_reserve_is_refused_unless_it_names_its_set() -> None:
     """vLLM sends each of its tokens as a request of one token, which has no answer's limit to reserve."""
-    params, beams = SamplingParams(max_tokens=1), {"beams": 2, "in_steps": True, "limited": True}
+    params, beams = SamplingParams(max_tokens=1), {"beams": 2, "limited": True}
     with pytest.raises(VLLMValidationError) as refused:
         placed(params, prompt=5, context=RequestContext(asked=Asked(**beams)), policy="reserve")
     assert refused.value.parameter == "use_beam_search"
