@@ -9,10 +9,9 @@ import vllm
 
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.exactness.reference import Reference
-from tests.server.checkpoint import MAXIMUM, WINDOW
+from tests.server.checkpoint import EOS, MAXIMUM, SETS, WINDOW, ladder_of
 from tests.server.conftest import MODEL
 from tests.server.observed import generate
-from tests.server.reference import EOS, SETS, ladder_of
 from tests.server.running import Server
 
 LONG = f"{MODEL}@long"
@@ -178,12 +177,6 @@ def test_a_forced_set_rotates_as_in_hugging_face(server: Server, checkpoint: Pat
     assert (answer.status, answer.sets) == (200, "short")
 
 
-def reserving(path: str, limit: int | None) -> dict[str, Any]:
-    """A request that reserves, with an output limit or, where the route allows it, without one."""
-    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-    return ROUTES[path][0] | asking(None, "reserve") | STOP | {name: limit}
-
-
 @pytest.mark.parametrize("path", STREAMING)
 def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -> None:
     """Its answer ends with the first token, where the route can say so; the set is that of the limit all the same."""
@@ -191,8 +184,9 @@ def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -
     if path in ("/v1/chat/completions", "/v1/responses"):
         # vLLM's handlers fill in the end of the context where nobody named a limit.
         limits.append((None, "short"))
+    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     for limit, expected in limits:
-        answer = server.post(path, reserving(path, limit))
+        answer = server.post(path, ROUTES[path][0] | asking(None, "reserve") | STOP | {name: limit})
         assert (answer.status, answer.sets) == (200, expected), answer.text
 
 

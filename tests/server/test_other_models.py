@@ -11,9 +11,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from tests.exactness.reference import Reference
+from tests.server.checkpoint import SETS, ladder_of
 from tests.server.conftest import MODEL
 from tests.server.observed import Moved, scrape
-from tests.server.reference import SETS, ladder_of
 from tests.server.running import ENGINE, running
 from tests.server.test_factor_sets_api import MESSAGES, STOP
 
