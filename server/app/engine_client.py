@@ -6,6 +6,7 @@ a grammar constrains the output, or cached tokens are not shown.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from ropeswitch.model_patches.switch.engine.process_inputs import placed
 from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, extra_of, shared_by, with_extra
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
-from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
@@ -73,7 +73,7 @@ class Prompts:
             copies = int(getattr(params, "n", None) or 1) * (context.asked.beams or 1 if context is not None else 1)
             self.admission.admit(num_tokens, length_class, copies, request_id)
         if self.bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
-            bound_whitespace(outputs)
+            _bound_whitespace(outputs)
         # Only this process makes a Placement; a client's field of that name is none (process_inputs.py).
         return with_extra(params, {PLACEMENT: placement})
 
@@ -160,6 +160,33 @@ def _check_numbers(params: Any) -> None:
     for name, value in values.items():
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
+
+
+def _bound_whitespace(outputs: Any) -> None:
+    """Allow at most one whitespace character in a row in the JSON of the tag in a request's ``StructuredOutputsParams``.
+
+    A forced tool call is decoded under a structural tag, which vLLM's ``disable_any_whitespace`` leaves unlimited: a small
+    model may fill its whole answer with whitespace. A bound in the tag is kept; vLLM refuses an invalid tag.
+    """
+    if outputs.structural_tag is None:
+        return
+    try:
+        tag = json.loads(outputs.structural_tag)
+        _bound_formats(tag)
+    except (ValueError, RecursionError):
+        return
+    outputs.structural_tag = json.dumps(tag)
+
+
+def _bound_formats(node: Any) -> None:
+    """Bound every ``json_schema`` format in a tag; the schemas in them are the user's and stay unchanged."""
+    if isinstance(node, dict) and node.get("type") == "json_schema":
+        # vLLM writes null where it sets no bound; 1 is xgrammar's smallest.
+        if node.get("max_whitespace_cnt") is None:
+            node["max_whitespace_cnt"] = 1
+    elif isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
+            _bound_formats(each)
 
 
 async def _watched(

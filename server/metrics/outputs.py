@@ -12,6 +12,7 @@ when it can go: when vLLM labels its metrics by length and counts clients that d
 
 import asyncio
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
@@ -60,7 +61,8 @@ class OutputWatch:
             context.add(track, state)
 
     def _band_set(self, placement: Placement, prompt: int) -> BandSet:
-        return self.metrics.plan.bands.index(min(prompt, self._ladder.sets.max_length)), placement.index
+        ends = self.metrics.plan.bands.ends
+        return bisect_left(ends, min(prompt, ends[-1])), placement.index
 
     def _move(self, track: Track, prompt: int, length: int) -> None:
         """Record the set that a sequence of a prompt's length is in, given the length at which the engine placed it."""

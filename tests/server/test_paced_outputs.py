@@ -220,6 +220,22 @@ async def test_a_stream_keeps_no_log_probabilities_that_it_has_sent(server: Serv
     assert bool(server.recorded) == (together > 1)
 
 
+async def test_a_stream_in_intervals_has_the_log_probabilities_of_all_its_tokens(server: Server) -> None:
+    """``--stream-interval``: its tokens are sent eight at a time, and so long their log-probabilities are kept."""
+    server.processor.stream_interval = 8
+    server.add("a", STREAM)
+    for token in range(65):
+        server.step(output("a", token))
+        await asyncio.sleep(0)
+        if token % 8 == 0:
+            [part] = (await asyncio.wait_for(server.queues["a"].get(), 20)).outputs
+            assert (
+                part.token_ids
+                == [next(iter(each)) for each in part.logprobs]
+                == list(range(max(0, token - 7), token + 1))
+            )
+
+
 async def test_flat_log_probabilities_stop_no_ones_outputs(server: Server) -> None:
     """/inference/v1/generate takes ``flat_logprobs``, whose container deletes nothing."""
     server.add("a", STREAM)
