@@ -133,12 +133,11 @@ def test_a_wrong_set_or_policy_is_a_400_that_names_the_field(server: Server, pat
     assert server.post(path, body | {"model": "other@long"}, **headers).status == 404
 
 
-@pytest.mark.parametrize(("asked", "field"), [(asking(), "factor_set"), (asking(None, "reserve"), "ladder_policy")])
-def test_what_a_route_would_ignore_is_refused(server: Server, asked: dict[str, Any], field: str) -> None:
-    for path, body in (("/v1/completions", ROUTES["/v1/completions"][0] | BEAMS), ("/generative_scoring", None)):
-        answer = server.post(path, (body or ROUTES[path][0]) | asked)
-        assert answer.status == 400, answer.text
-        assert answer.json["error"]["param"] == f"vllm_xargs.rope_{field}"
+def test_what_a_route_would_ignore_is_refused(server: Server) -> None:
+    for asked, field in ((asking(), "rope_factor_set"), (asking(None, "reserve"), "rope_ladder_policy")):
+        for path, more in (("/v1/completions", BEAMS), ("/generative_scoring", {})):
+            answer = server.post(path, ROUTES[path][0] | more | asked)
+            assert (answer.status, answer.json["error"]["param"]) == (400, f"vllm_xargs.{field}"), answer.text
 
 
 def best_beams(reference: Reference, prompt: list[int], width: int, steps: int) -> list[list[int]]:
