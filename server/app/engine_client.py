@@ -139,17 +139,15 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
 
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    patching.replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
-    patching.replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
+    for target, replacement in _CLASSES.items():
+        patching.replace(target, replacement)
 
 
-# Not lambdas: a replacement is made once for each function.
-def _client(_: Any) -> type[RopeClient]:
-    return RopeClient
-
-
-def _outputs(_: Any) -> type[WatchedOutputs]:
-    return WatchedOutputs
+# Made once: a second replacement by the same function does nothing.
+_CLASSES: dict[str, Callable[[Any], Any]] = {
+    "vllm.v1.engine.async_llm.AsyncLLM": lambda _: RopeClient,
+    "vllm.v1.engine.async_llm.OutputProcessor": lambda _: WatchedOutputs,
+}
 
 
 def _check_numbers(params: Any) -> None:

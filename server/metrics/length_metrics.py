@@ -31,7 +31,7 @@ class LengthMetrics:
 
     def __init__(self, ladder: FactorLadder, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
         # They double the counters; one API server process alone exports them, several together do not.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.plan = SeriesPlan(ladder)
         self.recent_switches: deque[tuple[float, BandSet, float, int, int]] = deque(maxlen=50)
         self._model_name = model_name

@@ -154,17 +154,6 @@ def test_an_answer_that_outgrows_its_set_counts_in_both(server: Server) -> None:
     assert server.value("requests_total", outcome="length") == 1
 
 
-def test_several_tokens_at_once_across_two_sets(server: Server) -> None:
-    """Computed from 8, 9, 13, 17 and 21 tokens; the engine reports the switches."""
-    server.add("a", 8)
-    server.step(first("a", 8))
-    for switched in (None, 12, None, 20):
-        server.step(output("a", tokens=4, prefill_stats=switched and prefill(switched)))
-    assert [server.value("generated_tokens_total", factor_set=f"set{i}") for i in range(3)] == [5, 8, 4]
-    # A histogram has no room for what two switches bring.
-    assert [server.count("inter_token_latency", factor_set=name) for name in ("set0", "set1", "other")] == [1, 2, 1]
-
-
 def test_answers_are_counted_by_what_chose_their_set(server: Server) -> None:
     """A limit of 50 tokens reserves the last set."""
     for chosen_by, factor_set, asked in (
@@ -292,18 +281,6 @@ def test_live_sequences_move_and_end(server: Server) -> None:
     server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
     assert server.live() == {("set0", "waiting"): 1}
     server.processor.abort_requests(["c"], internal=True)
-    assert server.live() == {}
-
-
-def test_a_session_is_live_until_its_last_chunk(server: Server) -> None:
-    """The session ends with its last chunk if all others were answered, otherwise with that chunk's answer."""
-    for name in ("early", "late"):
-        server.add(name, 4, resumable=True)
-    server.add("early", 4)
-    for name in ("early", "late"):
-        server.step(first(name, 4), output(name, reason=FinishReason.LENGTH))
-    assert server.live() == {("set0", "generating"): 1}
-    server.add("late", 4)
     assert server.live() == {}
 
 
