@@ -154,6 +154,15 @@ def test_an_answer_that_outgrows_its_set_counts_in_both(server: Server) -> None:
     assert server.value("requests_total", outcome="length") == 1
 
 
+def test_an_answer_that_switches_twice_counts_in_three_sets(server: Server) -> None:
+    """Computed from 8, 9, 13, 17 and 21 tokens; the engine reports the switches."""
+    server.add("a", 8)
+    server.step(first("a", 8))
+    for switched in (None, 12, None, 20):
+        server.step(output("a", tokens=4, prefill_stats=switched and prefill(switched)))
+    assert [server.value("generated_tokens_total", factor_set=each) for each in LADDER.names] == [5, 8, 4]
+
+
 def test_answers_are_counted_by_what_chose_their_set(server: Server) -> None:
     """A limit of 50 tokens reserves the last set."""
     for chosen_by, factor_set, asked in (
