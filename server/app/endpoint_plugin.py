@@ -110,12 +110,9 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     coroutines = [watch.watch(), front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
     processor.client, processor.most = engine_client, front.cost_limits.logprobs
-    metrics, measured = start_length_metrics(engine_client, ladder), None
-    registry = vllm_adapter.get_prometheus_registry()
-    if metrics is not None:
-        computed = partial(engine_utilities.computed_tokens, engine_client)
-        running = RunningSequences(processor.request_states, sets.names, computed)
-        measured = status.Measured(metrics, running, sets.names)
+    metrics, registry = start_length_metrics(engine_client, ladder), vllm_adapter.get_prometheus_registry()
+    computed = partial(engine_utilities.computed_tokens, engine_client)
+    running = RunningSequences(processor.request_states, sets.names, computed)
 
     separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.turns = GrammarTurns(vocabulary)
@@ -137,7 +134,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         engine_watch=watch,
         rope_info=rope,
         aliases=Aliases(state.openai_serving_models, sets.names, args.ladder_aliases),
-        status=status.StatusSource(name, rope, registry, measured),
+        status=status.StatusSource(name, rope, registry, metrics, running),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
         length_metrics=metrics,
         access_log=None if log is None else AccessLog(log, sets, name, metrics is not None),

@@ -38,7 +38,7 @@ class Asked:
     policy: object = None  # vllm_xargs.rope_ladder_policy
     alias: Alias | None = None  # its model name, if that asks for a set
     limited: bool = False  # whether it limits the output tokens
-    beams: int = 1  # sequences of each prompt in a beam search
+    beams: int = 0  # sequences of each prompt in a beam search; 0 without one
     in_steps: bool = False  # whether later prompts are steps of its answer (beam search, the Responses API)
     # Token IDs of its prompts that skip validation, by the body's field (bodies/request.py).
     token_ids: Mapping[str, Any] = field(default_factory=dict)

@@ -20,7 +20,6 @@ from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, refused
 from ropeswitch.server.metrics import fates
 from ropeswitch.server.metrics.scheduling_metrics import PATHS as METRICS_PATHS
-from ropeswitch.server.metrics.scheduling_metrics import fresh
 
 
 class Front:
@@ -80,8 +79,8 @@ class Front:
                 # Of a client's burst, a few requests begin in each turn of the event loop.
                 await front.turns.wait(context.client)
             with LIFE.request(path):
-                if path in METRICS_PATHS:
-                    scope = await fresh(parts.scheduling_metrics, scope)
+                if path in METRICS_PATHS and parts.scheduling_metrics is not None:
+                    await parts.scheduling_metrics.refresh()
                 await self.app(scope, body.receive, answer.send)
         except RefusedError as error:
             # Raised by us, or by the body in a handler that reads it directly.

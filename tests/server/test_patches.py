@@ -113,18 +113,19 @@ def test_record_writes_what_is_there_all_or_nothing(
     assert file.read_text() == file.with_name("0.34.0.json").read_text() == right
 
 
-@pytest.mark.parametrize("version", ["0.34.0", "0.33.0"])
-def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(registry, "installed", lambda: (installed()[0], version))
+@pytest.mark.parametrize(
+    ("package", "files", "says"),
+    [
+        ("0.34.0", "0.34.0", "0.34.0: this works with vLLM 0.32.0; install it"),
+        ("0.33.0", "0.33.0", "0.33.0: this works with vLLM 0.32.0; install it"),
+        ("0.32.0", "0.31.0", "is 0.32.0, but its Python files are of 0.31.0"),
+    ],
+)
+def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch, package: str, files: str, says: str) -> None:
+    monkeypatch.setattr(registry, "installed", lambda: (installed()[0], package))
     monkeypatch.setattr(registry, "compiled_ops", lambda: None)
-    monkeypatch.setattr("vllm.__version__", version)
-    with pytest.raises(RegistryError, match=re.escape(f"{version}: this works with vLLM 0.32.0; install it")):
-        registry.require(())
-
-
-def test_python_files_of_another_release_than_the_packages_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vllm.__version__", "0.31.0")
-    with pytest.raises(RegistryError, match=r"is 0\.3\d\.0, but its Python files are of 0\.31\.0"):
+    monkeypatch.setattr("vllm.__version__", files)
+    with pytest.raises(RegistryError, match=re.escape(says)):
         registry.require(())
 
 

@@ -100,7 +100,7 @@ class LongRequest(Request):
             policy=arguments.get(LADDER_POLICY),
             alias=alias,
             limited=names_output_limit(values),
-            beams=answers_of(values.get("n")) if values.get("use_beam_search") is True else 1,
+            beams=answers_of(values.get("n")) if values.get("use_beam_search") is True else 0,
             in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
             token_ids={name: values[name] for name in samples},
         )
