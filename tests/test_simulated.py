@@ -10,7 +10,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import GIB
 from ropeswitch.deploy.plan.gpus import load, server_defaults
-from tests.simulated import Arrival, Builder, Step, StepCosts
+from tests.simulated import Arrival, Builder, Step
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_every_token_arrives_and_time_moves_on(
 ) -> None:
     # The third one passes the end of the first factor set, 8192 tokens.
     arrivals = (Arrival(0.0, 30_000, 5), Arrival(0.0, 100, 40), Arrival(0.1, 8170, 40), Arrival(60.0, 1, 1))
-    builder = Builder(StepCosts(load()["A100-80GB"], 16), tmp_path)
+    builder = Builder(tmp_path)
     simulation = builder.simulation(kind, arrivals, 10_000, asynchronous=asynchronous, caching=caching, noise=noise)
     steps: list[Step] = []
     simulation.watch = steps.append
