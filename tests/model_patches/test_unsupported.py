@@ -1,5 +1,6 @@
 """What cannot be rotated per request is refused, with the field, the value and the reason."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from transformers import DiffusionGemmaConfig
 from vllm import EngineArgs
 from vllm.config import KVTransferConfig
 
-from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
@@ -232,10 +233,17 @@ def test_configure_keeps_what_the_user_set() -> None:
     configure(args, RopeSettings(LADDER, 1e4, length_aware=False), MODEL, device_name="cpu")
     assert args.scheduler_cls == SCHEDULER
     for field in ("scheduler_cls", "worker_cls"):
+        args = SimpleNamespace(**(ARGS | {field: "mine.Own"}))
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
-            configure(
-                SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL, device_name="cpu"
-            )
+            configure(args, RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
+
+
+@pytest.mark.parametrize(("asked", "served"), [(None, 64), (-1, -1), (30, 30), (65, None)])
+def test_the_ladders_end_limits_the_model(asked: int | None, served: int | None) -> None:
+    args = SimpleNamespace(**(ARGS | {"max_model_len": asked}))
+    with pytest.raises(FactorError, match="--max-model-len: 65") if served is None else nullcontext():
+        configure(args, RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
+        assert args.max_model_len == served
 
 
 @pytest.mark.parametrize("v2", ["0", "1"])
