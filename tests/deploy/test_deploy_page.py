@@ -44,7 +44,9 @@ def test_the_table_is_the_planners(name: str, length: str, row: str) -> None:
 
 def test_the_pages_values_install_what_the_page_says() -> None:
     [block] = re.findall(r"```yaml\n# values.yaml\n(.*?)```", PAGE, re.DOTALL)
-    kinds = {each["kind"] for each in render(yaml.safe_load(block) | {"factors": {"content": "{}"}})}
+    kinds = {
+        each["kind"] for each in render(yaml.safe_load(block) | {"model": "llama2-7b", "factors": {"content": "{}"}})
+    }
     assert {*"Ingress ServiceMonitor PrometheusRule ConfigMap PodDisruptionBudget".split()} <= kinds
 
 

@@ -9,7 +9,6 @@ The environment says what:
 """
 
 import inspect
-import math
 import os
 from functools import cache
 from types import SimpleNamespace
@@ -35,15 +34,13 @@ def _interpret_upstream() -> None:
     from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
-    # Skips overflow checks, which GPUs make in debug mode only, and works out types, shapes and signatures once: together
-    # two fifths of the time.
+    # Skips overflow checks, which GPUs make in debug mode only, and works out the members of Triton's modules, signatures
+    # and NumPy's types once: together two fifths of the time.
     interpreter.interpreter_builder.options = InterpreterOptions(sanitize_overflow=False)
     once = {name: cache(getattr(inspect, name)) for name in ("getmembers", "getfullargspec")}
     interpreter.inspect = SimpleNamespace(**vars(inspect) | once)
     of_type, of_name = interpreter._get_np_dtype, dict[str, Any]()
     interpreter._get_np_dtype = lambda kind: of_name.get(kind.name) or of_name.setdefault(kind.name, of_type(kind))
-    interpreter._patch_attr = _patch_attr
-    interpreter.tl.tensor.__init__ = _make_tensor
     _patch_triton_once(interpreter)
     backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
@@ -65,29 +62,6 @@ def _interpret_upstream() -> None:
     from vllm.triton_utils import HAS_TRITON
 
     assert HAS_TRITON, "vLLM did not take Triton's interpreter for a CPU backend"
-
-
-def _patch_attr(place: Any, name: str, member: Any, _: Any, scope: Any) -> None:
-    """Like Triton's, without a copy of each call's keywords."""
-    from triton.runtime.interpreter import interpreter_semantic
-
-    def call(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
-        return member(*args, **kwargs, _semantic=interpreter_semantic)
-
-    scope.set_attr(place, name, call)
-
-
-def _make_tensor(self: Any, handle: Any, type: Any) -> None:
-    """Like Triton's, with a shape that tensors share."""
-    self.handle, self.type, self.dtype = handle, type, type.scalar
-    self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
-
-
-@cache
-def _shape(sizes: tuple[int, ...]) -> tuple[Any, Any]:
-    from triton.language import core
-
-    return core.tuple([core.constexpr(size) for size in sizes]), core.constexpr(math.prod(sizes))
 
 
 def _patch_triton_once(interpreter: Any) -> None:
