@@ -2,28 +2,10 @@
 
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from vllm import EngineArgs
-from vllm.usage.usage_lib import UsageContext
 
-from ropeswitch.deploy.plan.costs import GIB
-from ropeswitch.deploy.plan.gpus import load, server_defaults
 from tests.simulated import Arrival, Builder, Step
-
-
-@pytest.mark.parametrize(
-    ("gpu", "name", "gib"),
-    [("A100-80GB", "NVIDIA A100-SXM4-80GB", 79.2), ("H100-80GB", "NVIDIA H100", 79.1), ("B200-180GB", "B200", 178.3)],
-)
-def test_stock_s_defaults_are_upstream_s(monkeypatch: pytest.MonkeyPatch, gpu: str, name: str, gib: float) -> None:
-    asked = {"get_device_total_memory": int(gib * GIB), "get_device_name": name, "is_tpu": False, "is_cpu": False}
-    platform = SimpleNamespace(**{each: lambda value=value: value for each, value in asked.items()})
-    monkeypatch.setattr("vllm.engine.arg_utils.current_platform", platform)
-    tokens, sequences = EngineArgs.get_batch_defaults(1)
-    server = UsageContext.OPENAI_API_SERVER
-    assert server_defaults(load()[gpu]) == (tokens[server], sequences[server])
 
 
 @pytest.mark.parametrize("kind", ["stock", "core", "ours"])

@@ -54,10 +54,8 @@ def _interpret_upstream() -> None:
         mask.data = mask.data.astype(bool)
         return store(self, ptrs, value, mask, *rest)
 
-    InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store = (
-        create_masked_load,
-        create_masked_store,
-    )
+    InterpreterBuilder.create_masked_load = create_masked_load
+    InterpreterBuilder.create_masked_store = create_masked_store
 
     from vllm.triton_utils import HAS_TRITON
 

@@ -33,7 +33,6 @@ ARGS = {
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
 
-
 # A config, its ladder, and the field that is refused, with as much of the reason as tells it from others.
 MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
     *((MODEL | change, LADDER, message) for change, message in (
