@@ -5,6 +5,7 @@ from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import settings_of
+from ropeswitch.model_patches.switch.releases import LORA_CALLERS, LORA_PRODUCTS
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
@@ -18,12 +19,9 @@ ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 # Key in `CONDITIONS` for engines with that connector.
 NIXL_ONLY = "NIXL"
-LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
 EXPANDED = "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention.forward"
-# This module binds the same functions by name on import.
-PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
 
 
 def _on(vllm_config: Any, device_type: str) -> bool:
@@ -58,13 +56,6 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
 DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
-
-# What calls the wrapped functions by the names that they are wrapped under.
-_EXPANDING = (
-    f"{LORA_OPS}.sgmv_expand",
-    f"{LORA_OPS}.sgmv_expand_slice",
-    f"{PUNICA}.PunicaWrapperCPU.add_lora_linear",
-)
 
 PATCHES = (
     Patch(
@@ -193,15 +184,14 @@ PATCHES = (
     ),
     *(
         Patch(
-            target=f"{module}.{name}",
+            target=target,
             kind="wrapped",
             file="model_patches/cpu/torch_ops.py",
             tests="tests/exactness/test_features.py",
-            relies_on=dict.fromkeys(_EXPANDING, "rows without an adapter would get the last one's"),
+            relies_on=dict.fromkeys(LORA_CALLERS, "rows without an adapter would get the last one's"),
             when="CPUs",
         )
-        for module in (LORA_OPS, PUNICA)
-        for name in ("bgmv_expand", "bgmv_expand_slice")
+        for target in LORA_PRODUCTS
     ),
     Patch(
         target="vllm.v1.sample.rejection_sampler.expand_batch_to_tokens",
