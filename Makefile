@@ -153,10 +153,9 @@ demo: $(STAMP) ## Serve SmolLM2-135M-Instruct, a real chat model, with an automa
 	@exec $(BIN)/ropeswitch serve .demo/smollm2 --served-model-name smollm2 --max-model-len 32768 \
 		--host $(HOST) --port $(PORT) --kv-cache-memory-bytes $(KV_CACHE) --enforce-eager $(ARGS)
 
-test: $(STAMP) $(VISION) ## Run the core tests
+test: $(STAMP) ## Run the core tests
 	@echo "test: core tests (make test-full adds the long ones)"
 	@$(PYTEST) -m "not full and not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
-	@$(if $(ARGS),,$(VISION_PYTEST) -m "not full")
 
 test-vision: $(VISION) ## Run the tests with images and videos
 	@$(VISION_PYTEST) $(ARGS)

@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-TOOLS = ("apt-get", "dpkg-deb")
-
 
 def fetch(packages: Sequence[str], folder: Path) -> None:
     """Unpack packages into a folder, which appears only once all of them are unpacked.
@@ -25,20 +23,15 @@ def fetch(packages: Sequence[str], folder: Path) -> None:
         SystemExit: with the reason in one line, if apt is missing or does not have the packages.
     """
     names = ", ".join(packages)
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        raise SystemExit(f"{names}: {missing[0]} was not found; the long tests need Debian or a derivative")
+    if shutil.which("apt-get") is None:
+        raise SystemExit(f"{names}: apt-get was not found; the long tests need Debian or a derivative")
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         for part in ("lists/partial", "cache/archives/partial"):
             (work / part).mkdir(parents=True)
-        # Everything is written here, so the locks of the machine's apt, which need root, are not required.
-        own = [f"Dir::Cache={work}/cache", "Debug::NoLocking=true"]
-        if not _downloaded(packages, own):
-            # The machine's package lists are outdated or missing; separate lists need no root either.
-            own += [f"Dir::State::lists={work}/lists"]
-            _apt(["update"], own)
-            if not _downloaded(packages, own):
-                raise SystemExit(f"{names}: not available from apt; the long tests need them")
+        flags = ["--download-only", "--reinstall", "--no-install-recommends", "--yes"]
+        if _apt(work, "update") or _apt(work, "install", *flags, *packages):
+            raise SystemExit(f"{names}: not available from apt; the long tests need them")
         unpacked = work / "unpacked"
         for archive in sorted(work.glob("cache/archives/*.deb")):
             subprocess.run(["dpkg-deb", "-x", str(archive), str(unpacked)], check=True)
@@ -47,14 +40,12 @@ def fetch(packages: Sequence[str], folder: Path) -> None:
         shutil.move(unpacked, folder)
 
 
-def _downloaded(packages: Sequence[str], options: list[str]) -> bool:
-    flags = ["--download-only", "--reinstall", "--no-install-recommends", "--yes"]
-    return _apt(["install", *flags, *packages], options) == 0
-
-
-def _apt(arguments: list[str], options: list[str]) -> int:
-    # As root, apt would download as another user, who may not write here.
-    flags = [part for option in ("APT::Sandbox::User=root", *options) for part in ("-o", option)]
+def _apt(work: Path, *arguments: str) -> int:
+    # Everything is written here, so the locks of the machine's apt, which need root, are not required. As root, apt would
+    # download as another user, who may not write here.
+    options = ["APT::Sandbox::User=root", "Debug::NoLocking=true"]
+    options += [f"Dir::Cache={work}/cache", f"Dir::State::lists={work}/lists"]
+    flags = [part for option in options for part in ("-o", option)]
     return subprocess.run(["apt-get", "--quiet=2", *flags, *arguments], check=False).returncode
 
 

@@ -93,22 +93,12 @@ def name_vllm() -> None:
 
 
 def pip(*arguments: str, must_work: bool = True) -> int:
-    """Run pip and print its output, without the lines for packages that are already installed."""
     flags = ["--disable-pip-version-check", "--progress-bar", "off"]
-    command = [str(VENV_PYTHON), "-m", "pip", arguments[0], *flags, *arguments[1:]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith(("Requirement already satisfied", "Ignoring ", "Looking in ")):
-                print(line, end="", flush=True)
-    return checked(command, process.returncode, must_work)
+    return run([str(VENV_PYTHON), "-m", "pip", arguments[0], *flags, *arguments[1:]], must_work)
 
 
-def run(command: list[str]) -> int:
-    return checked(command, subprocess.run(command, check=False).returncode)
-
-
-def checked(command: list[str], code: int, must_work: bool = True) -> int:
+def run(command: list[str], must_work: bool = True) -> int:
+    code = subprocess.run(command, check=False).returncode
     if code != 0 and must_work:
         failed = f"`{' '.join(command)}` failed with exit code {code}; its output is above."
         stop(f"{failed} Run make setup again to resume.")

@@ -1,7 +1,7 @@
 """vLLM's engine core in virtual time: a real scheduler, and a roofline of the hardware in place of the model.
 
-Mistral-7B's shape with a ladder of two factor sets (8k and 2,048k tokens) on one tensor-parallel replica. The property tests
-of the scheduler and ``loadtests/bench/schedule.py`` use it.
+Mistral-7B with a ladder of two factor sets (8k and 2,048k tokens) on 16 tensor-parallel A100s. The property tests of the
+scheduler and ``loadtests/bench/schedule.py`` use it.
 """
 
 import json
@@ -28,11 +28,6 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from ropeswitch.deploy.plan.costs import ALL_REDUCES, BLOCK_SIZE, token_bytes
-from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
-from ropeswitch.deploy.plan.layouts import Layout
-from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
-from ropeswitch.deploy.plan.weights import active_weights
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.scheduling import scheduler as length_aware
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
@@ -42,8 +37,9 @@ from ropeswitch.model_patches.switch.placement import EngineLadder, asked_placem
 
 # Ends of the two factor sets, in tokens.
 FIRST_SET, MAX_MODEL_LEN = 8192, 2_097_152
-# Bytes of one stored key or value.
-KV_BYTES = 2
+BLOCK_SIZE, HEAD_SIZE = 16, 128
+# What `vllm serve` chooses for an A100: maximum tokens and sequences per step.
+STEP_TOKENS, SEQUENCES = 2048, 256
 # The cost model reads no tokens, so any value works.
 TOKEN = 1
 # Consecutive steps without a planned token, while requests wait, after which the scheduler counts as stuck.
@@ -54,7 +50,6 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 8, "vocab_size": 32000, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "sliding_window": None,
     "tie_word_embeddings": False, "max_position_embeddings": MAX_MODEL_LEN,
 }  # fmt: skip
-SHAPE = shape_from_config("mistral-7b", CONFIG)
 
 
 @dataclass(frozen=True)
@@ -67,62 +62,28 @@ class Arrival:
     client: str | None = None
 
 
-# Assumptions of the cost model: achieved shares of datasheet peaks, and fixed costs in seconds. Matrix products reach 0.7 to
-# 0.8 on an A100 with cuBLAS, less the norms and activations between them, which are not counted. FlashAttention-2 reaches up
-# to 0.73 (arXiv:2307.08691); paging and ragged chunks cost some.
-LINEAR, ATTENTION, MEMORY, LINK = 0.65, 0.6, 0.8, 0.7
-# Per step: scheduling, inputs, launches and sampling, none of it overlapped.
-STEP_SECONDS, ALL_REDUCE_SECONDS = 0.003, 15e-6
-# Host time per layer for launches outside a graph, hidden where the GPU takes longer.
-PIECEWISE_SECONDS, EAGER_SECONDS = 60e-6, 200e-6
+# Seconds of a step on that hardware at 0.6 to 0.8 of its datasheet's peaks: scheduling, launches and all-reduces; a token in
+# the linear layers and the all-reduces; reading all weights; a token that attends to another; reading one key and value.
+STEP_SECONDS, TOKEN_SECONDS, REDUCE_SECONDS = 0.004, 4.5e-6, 4.7e-6
+WEIGHTS_SECONDS, PAIR_SECONDS, KEY_SECONDS = 5.7e-4, 1.75e-10, 1e-8
 
 
-class StepCosts:
-    """Step times of one tensor-parallel replica, in seconds.
+def step_seconds(sequences: Sequence[tuple[int, int]]) -> float:
+    """Return the duration of one step, from each request's cached tokens and tokens to compute.
 
     Each part takes the larger of its compute time and its memory time: a sum of fixed, per-token and per-context terms would
     be what the scheduler fits.
     """
+    tokens, attention = sum(new for _, new in sequences), 0.0
+    for context, new in sequences:
+        # Token i attends to context + i tokens; each key is read once per chunk.
+        attention += max(PAIR_SECONDS * new * (context + (new + 1) / 2), KEY_SECONDS * (context + new))
+    return STEP_SECONDS + max(TOKEN_SECONDS * tokens, WEIGHTS_SECONDS) + attention + REDUCE_SECONDS * tokens
 
-    def __init__(self, gpu: Gpu, ranks: int) -> None:
-        self.gpu, self.ranks = gpu, ranks
-        flops, bandwidth = gpu.bf16_tflops * 1e12, gpu.memory_gb_per_s * 1e9 * MEMORY
-        weights = active_weights(SHAPE, ranks)
-        self._linear_per_token = 2 * weights.linear / (flops * LINEAR)
-        self._weights_read = weights.bytes(SHAPE) / bandwidth
-        # The output head runs only for each sequence's last token.
-        self._head_per_sequence = 2 * SHAPE.hidden * SHAPE.vocab / ranks / (flops * LINEAR)
-        pair = 4 * SHAPE.layers * (SHAPE.heads // ranks) * SHAPE.head_dim
-        self._per_pair = pair / (flops * ATTENTION)
-        self._per_key = token_bytes(SHAPE, Layout(ranks), SHAPE.layers, KV_BYTES) / bandwidth
-        # A ring all-reduce sends every value 2 * (ranks - 1) / ranks times.
-        reduced = SHAPE.layers * ALL_REDUCES * SHAPE.hidden * DTYPE_BYTES * 2 * (ranks - 1) / ranks
-        self._reduce_per_token = reduced / (gpu.link_gb_per_s * 1e9 * LINK)
-        self._reduces = SHAPE.layers * ALL_REDUCES * ALL_REDUCE_SECONDS if ranks > 1 else 0.0
-        # Tokens of the largest step with a CUDA graph (`VllmConfig._set_cudagraph_sizes`).
-        self._captured = min(2 * server_defaults(gpu)[1], 1024 if gpu.name.startswith("B") else 512)
 
-    def seconds(self, sequences: Sequence[tuple[int, int]]) -> float:
-        """Return the duration of one step, from each request's cached tokens and tokens to compute."""
-        tokens, attention = 0, 0.0
-        for context, new in sequences:
-            tokens += new
-            # Token i attends to context + i tokens; each key is read once per chunk.
-            attention += max(self._per_pair * new * (context + (new + 1) / 2), self._per_key * (context + new))
-        linear = max(self._linear_per_token * tokens + self._head_per_sequence * len(sequences), self._weights_read)
-        device = linear + attention + self._reduces + self._reduce_per_token * tokens
-        return STEP_SECONDS + max(device, SHAPE.layers * self._launches(tokens, sequences))
-
-    def _launches(self, tokens: int, sequences: Sequence[tuple[int, int]]) -> float:
-        """Host seconds per layer: a step of one token per request is one graph, other captured sizes are piecewise."""
-        if tokens > self._captured:
-            return EAGER_SECONDS
-        return 0.0 if all(new == 1 for _, new in sequences) else PIECEWISE_SECONDS
-
-    def prefill_seconds(self, prompt: int, chunk: int = FIRST_SET) -> float:
-        """Return the seconds to prefill a prompt alone, in chunks of ``chunk`` tokens."""
-        starts = range(0, prompt, chunk)
-        return sum(self.seconds([(start, min(chunk, prompt - start))]) for start in starts)
+def prefill_seconds(prompt: int, chunk: int = FIRST_SET) -> float:
+    """Return the seconds to prefill a prompt alone, in chunks of ``chunk`` tokens."""
+    return sum(step_seconds([(start, min(chunk, prompt - start))]) for start in range(0, prompt, chunk))
 
 
 class Clock:
@@ -193,7 +154,6 @@ class Simulation:
 
     scheduler: Scheduler
     clock: Clock
-    costs: StepCosts
     arrivals: Sequence[Arrival]
     make_request: Callable[[str, Arrival, list[int]], Request]
     depth: int = 1
@@ -251,7 +211,7 @@ class Simulation:
             self._idle_steps = 0
             cached = _cached_tokens(plan)
             sequences = [(cached[name], new) for name, new in plan.num_scheduled_tokens.items()]
-            seconds = self.costs.seconds(sequences) * self._noise.lognormvariate(0.0, self.noise)
+            seconds = step_seconds(sequences) * self._noise.lognormvariate(0.0, self.noise)
         else:
             self._idle_steps += 1
             if self._idle_steps > STUCK:
@@ -307,21 +267,20 @@ def _cached_tokens(plan: SchedulerOutput) -> dict[str, int]:
 class Builder:
     """Builds schedulers as an engine does; ``folder`` gets a config that vLLM can read, without weights."""
 
-    def __init__(self, costs: StepCosts, folder: Path) -> None:
-        self.costs, self.folder = costs, folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         # Equal factors would share cached keys.
         ends = (("8k", FIRST_SET, 1), ("2048k", MAX_MODEL_LEN, 2))
-        pairs = SHAPE.head_dim // 2
         self.ladder = FactorLadder.checked(
-            [{"name": name, "max_length": end, "factors": [factor] * pairs} for name, end, factor in ends]
+            [{"name": name, "max_length": end, "factors": [factor] * (HEAD_SIZE // 2)} for name, end, factor in ends]
         )
         init_none_hash(sha256)
 
     def simulation(
-        self, kind: str, arrivals: Sequence[Arrival], kv_blocks: int = 200_000, *, tokens: int | None = None,
+        self, kind: str, arrivals: Sequence[Arrival], kv_blocks: int = 200_000, *, tokens: int = STEP_TOKENS,
         target: float | None = None, asynchronous: bool = False, caching: bool = False, noise: float = 0.0, seed: int = 0,
-        sequences: int | None = None,
+        sequences: int = SEQUENCES,
     ) -> Simulation:  # fmt: skip
         """Return a simulation on a new scheduler, at time 0.
 
@@ -329,22 +288,18 @@ class Builder:
             kind: ``stock`` vLLM, ``ours``, or ``core``: our switch in vLLM's own order.
             arrivals: Requests, ordered by time. No two of them share a prefix.
             kv_blocks: KV blocks of 16 tokens, including the null block, which no request gets.
-            tokens: Maximum tokens per step; None for the default of ``vllm serve``.
+            tokens: Maximum tokens per step.
             target: Ours: ``step_latency_target`` in seconds; None for the default.
             asynchronous: Whether a step is planned while the previous one runs.
             caching: Whether to hash prompts and keep the blocks of finished requests.
             noise: As in :class:`Simulation`; so is ``seed``.
-            sequences: Maximum running sequences; None for the default of ``vllm serve``.
+            sequences: Maximum running sequences.
         """
-        tokens = tokens or server_defaults(self.costs.gpu)[0]
-        config = self._config(kind, tokens, target, caching, sequences or server_defaults(self.costs.gpu)[1])
+        config = self._config(kind, tokens, target, caching, sequences)
         # The CPU platform, on which this runs, turns it off.
         config.scheduler_config.async_scheduling = asynchronous
         config.cache_config.num_gpu_blocks = kv_blocks
-        heads = max(1, SHAPE.kv_heads // self.costs.ranks)
-        spec = FullAttentionSpec(
-            block_size=BLOCK_SIZE, num_kv_heads=heads, head_size=SHAPE.head_dim, dtype=torch.bfloat16
-        )
+        spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=HEAD_SIZE, dtype=torch.bfloat16)
         stock = AsyncScheduler if asynchronous else Scheduler
         make = {"ours": length_aware.make_scheduler, "core": switch.make_scheduler, "stock": stock}[kind]
         # The GPU model runner; the V1 runner's protocol resends all tokens of a request that skipped a step.
@@ -360,7 +315,7 @@ class Builder:
         if kind == "ours":
             scheduler.clock = clock
             # An engine measures these at start-up: steps without context, of one token and of the maximum number.
-            scheduler.calibrate([(count, self.costs.seconds([(0, count)])) for count in (1, tokens)])
+            scheduler.calibrate([(count, step_seconds([(0, count)])) for count in (1, tokens)])
         hasher = get_request_block_hasher(BLOCK_SIZE, sha256) if caching else None
         ladder: EngineLadder | None = None if kind == "stock" else scheduler.ladder
 
@@ -372,7 +327,7 @@ class Builder:
                 params, salt = placement.carried_by(params), placement.salt
             return Request(name, prompt, params, None, arrival_time=arrival.at, cache_salt=salt, block_hasher=hasher)
 
-        return Simulation(scheduler, clock, self.costs, arrivals, make_request, depth, noise, seed)
+        return Simulation(scheduler, clock, arrivals, make_request, depth, noise, seed)
 
     def _config(self, kind: str, tokens: int, target: float | None, caching: bool, sequences: int) -> VllmConfig:
         args = EngineArgs(

@@ -18,14 +18,14 @@ from time import thread_time
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
-from ropeswitch.deploy.plan.gpus import load
-from tests.simulated import Arrival, Builder, StepCosts
+from tests.simulated import Arrival, Builder
 
 KINDS = {"stock": "stock", "core": "core", "length-aware": "ours"}
 RUNNING = (64, 256, 1024)
 # Maximum time length-aware scheduling may add to stock's schedule(), in ms, by running requests.
 TARGETS = {64: 0.1, 256: 0.2, 1024: 0.5}
-GPU, TOKENS = "H100-80GB", 8192
+# What `vllm serve` chooses for an H100.
+TOKENS, SEQUENCES = 8192, 1024
 BLOCKS = 150_000
 # High enough that every request may outgrow its set, so the scheduler checks each of them.
 MOST_TOKENS = 100_000
@@ -50,7 +50,13 @@ class Driven:
 
     def __post_init__(self) -> None:
         simulation = self.builder.simulation(
-            KINDS[self.kind], (), BLOCKS, tokens=TOKENS, asynchronous=self.asynchronous, caching=True
+            KINDS[self.kind],
+            (),
+            BLOCKS,
+            tokens=TOKENS,
+            sequences=SEQUENCES,
+            asynchronous=self.asynchronous,
+            caching=True,
         )
         self.scheduler, self.clock = simulation.scheduler, simulation.clock
         self.depth, self.noise = simulation.depth, random.Random(0)
@@ -125,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("| running | scheduler | schedule() | core | length-aware | target | update | core | length-aware |")
     print("| --- " * 9 + "|")
     with tempfile.TemporaryDirectory() as folder:
-        builder = Builder(StepCosts(load()[GPU], 1), Path(folder))
+        builder = Builder(Path(folder))
         for running in args.running:
             line = compare(builder, running, not args.synchronous, args.rounds, args.steps)
             print(f"| {' | '.join(line)} |", flush=True)

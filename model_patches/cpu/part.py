@@ -5,7 +5,7 @@ from typing import Any
 from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine.patching import replace
 from ropeswitch.model_patches.switch.kv.connectors import OFFLOADING, configured
-from ropeswitch.model_patches.switch.releases import in_release
+from ropeswitch.model_patches.switch.releases import LORA_PRODUCTS, in_release
 
 # Config fields with the number of heads of Mamba-2 layers.
 MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
@@ -16,12 +16,6 @@ _PREFIX_CACHING = (
 _TIER = "vLLM's host tier copies between a GPU and the host, and does not run on CPUs"
 # OffloadingConnector specs whose worker copies between a GPU and the host; the first is the default.
 GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
-
-_LORA = tuple(
-    f"vllm.lora.{module}.{name}"
-    for module in ("ops.torch_ops.lora_ops", "punica_wrapper.punica_cpu")
-    for name in ("bgmv_expand", "bgmv_expand_slice")
-)
 
 
 def check(engine_args: Any) -> None:
@@ -57,14 +51,14 @@ def prepare(vllm_config: Any) -> None:
     from ropeswitch.model_patches.cpu.torch_ops import expanding, skipping_base_rows
 
     replace("vllm.v1.sample.rejection_sampler.expand_batch_to_tokens", expanding)
-    for target in filter(in_release, _LORA):
+    for target in filter(in_release, LORA_PRODUCTS):
         replace(target, skipping_base_rows)
     if vllm_config.parallel_config.decode_context_parallel_size > 1:
         check_split_sequences(vllm_config)
 
 
 def _check_tier(kv_transfer_config: Any) -> None:
-    for each in () if kv_transfer_config is None else configured(kv_transfer_config):
+    for each in configured(kv_transfer_config):
         spec = each.extra_config.get("spec_name", GPU_SPECS[0])
         if each.name == OFFLOADING and spec in GPU_SPECS:
             raise UnsupportedError(f"{each.where}.kv_connector_extra_config.spec_name: {spec!r}: {_TIER}")

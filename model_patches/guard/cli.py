@@ -36,9 +36,6 @@ def add_parser(
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
     check.set_defaults(func=partial(_check, server_patches, readings))
     record = commands.add_parser("record", help="write the installed vLLM's fingerprints into their JSON file")
-    record.add_argument(
-        "--other-version", action="store_true", help=f"record a vLLM other than {' and '.join(RELEASES)}"
-    )
     record.set_defaults(func=partial(_record, server_patches))
 
 
@@ -79,10 +76,8 @@ def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], argumen
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
     name, version = installed()
-    if version not in RELEASES and not arguments.other_version:
-        raise FactorError(
-            f"the installed vLLM is {version}, but this is for {' and '.join(RELEASES)}; use --other-version to record it"
-        )
+    if version not in RELEASES:
+        raise FactorError(f"the installed vLLM is {version}; add it to model_patches/switch/releases.py first")
     paths = symbols((*PATCHES, *server_patches))
     print(f"reading {len(paths)} symbols of {name} {version}", file=sys.stderr, flush=True)
     found, missing = {}, []

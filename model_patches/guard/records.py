@@ -6,6 +6,7 @@ from typing import Any
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.models.unsupported import INDEXED_BY_GIVEN
+from ropeswitch.model_patches.switch.releases import LORA_CALLERS, LORA_PRODUCTS
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
 STATE = "vllm.v1.worker.gpu.model_states.default.DefaultModelState"
@@ -22,12 +23,9 @@ NIXL_ONLY = "NIXL"
 # DeepSeek V3.2's sparse attention, of which nothing is replaced.
 SPARSE = "sparse attention on GPUs"
 DSA = "vllm.models.deepseek_v32"
-LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
 EXPANDED = "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention.forward"
-# This module binds the same functions by name on import.
-PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
 
 
 def _on(vllm_config: Any, device_type: str) -> bool:
@@ -73,13 +71,6 @@ DEVICES = {
     "decode context parallel on CPUs": "cpu",
     "GPUs": "cuda",
 }
-
-# What calls the wrapped functions by the names that they are wrapped under.
-_EXPANDING = (
-    f"{LORA_OPS}.sgmv_expand",
-    f"{LORA_OPS}.sgmv_expand_slice",
-    f"{PUNICA}.PunicaWrapperCPU.add_lora_linear",
-)
 
 PATCHES = (
     Patch(
@@ -208,15 +199,14 @@ PATCHES = (
     ),
     *(
         Patch(
-            target=f"{module}.{name}",
+            target=target,
             kind="wrapped",
             file="model_patches/cpu/torch_ops.py",
             tests="tests/exactness/test_features.py",
-            relies_on=dict.fromkeys(_EXPANDING, "rows without an adapter would get the last one's"),
+            relies_on=dict.fromkeys(LORA_CALLERS, "rows without an adapter would get the last one's"),
             when="CPUs",
         )
-        for module in (LORA_OPS, PUNICA)
-        for name in ("bgmv_expand", "bgmv_expand_slice")
+        for target in LORA_PRODUCTS
     ),
     Patch(
         target="vllm.v1.sample.rejection_sampler.expand_batch_to_tokens",

@@ -98,7 +98,7 @@ class SchedulerEngine:
         inflight, running = scheduler._inflight_prefills, scheduler.running
         plain = self._single and not inflight and background is None
         prefills, decodes = ([], running) if plain else split(running, background)
-        computed = computed_tokens(decodes)
+        computed = list(map(_COMPUTED, decodes))
         single = self._single and (self._asynchronous or idle)
         free: int = manager.block_pool.get_num_free_blocks()
         return StepView(
@@ -177,11 +177,6 @@ def split(running: Sequence[Request], background: Request | None) -> tuple[list[
         return prefills, running
     decodes = [each for each in running if not each.is_prefill_chunk and each is not background]
     return [each for each in prefills if each is not background], decodes
-
-
-def computed_tokens(requests: Sequence[Request]) -> list[int]:
-    """Return the number of computed tokens of each request."""
-    return list(map(_COMPUTED, requests))
 
 
 def single_load(computed: Sequence[int]) -> Load:

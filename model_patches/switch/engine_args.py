@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ropeswitch.factors.errors import FieldError
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, parse
 from ropeswitch.factors.ladders.choose import check_length, choose, from_file, from_sets
 from ropeswitch.factors.ladders.made import MadeLadder, Origin
@@ -186,22 +186,12 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
             raise UnsupportedError(f"{field}: {chosen!r} cannot be combined with a factor ladder, which brings its own")
     fields = overrides(hf_config, settings)
     engine_args.hf_overrides = with_overrides(engine_args.hf_overrides or {}, hf_config, fields)
-    engine_args.max_model_len = checked_max_model_len(engine_args.max_model_len, settings.ladder)
+    check_length(engine_args.max_model_len, settings.ladder)
+    if engine_args.max_model_len is None:
+        engine_args.max_model_len = settings.ladder.max_length
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
     connectors.attach(engine_args.kv_transfer_config)
     parts.call("check", settings.parts, engine_args)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)
-
-
-def checked_max_model_len(requested: int | None, ladder: FactorLadder) -> int:
-    """Return the model length to serve: the ladder's end unless the user requested less; -1 (auto) is kept.
-
-    Raises:
-        FactorError: when the requested length exceeds the ladder's end.
-    """
-    if requested is None:
-        return ladder.max_length
-    check_length(requested, ladder)
-    return requested

@@ -75,6 +75,11 @@ class Placement:
         values = [self.index, self.name, self.policy, self.forced, self.limit, self.client]
         return with_extra(params, {PLACEMENT: values})
 
+    def attach(self, request: Any) -> None:
+        """Have an ``EngineCoreRequest`` or ``Request`` carry this placement in a copy of its parameters."""
+        field = "pooling_params" if request.sampling_params is None else "sampling_params"
+        setattr(request, field, self.carried_by(getattr(request, field)))
+
     def moved(self, ladder: EngineLadder, num_tokens: int, num_prompt_tokens: int) -> "Placement":
         """Return the placement of the same request at another length, in tokens, of which some are its prompt.
 

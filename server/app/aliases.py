@@ -24,17 +24,11 @@ class Alias:
 
 @dataclass(frozen=True)
 class Aliases:
-    """The model names of one server.
+    """The model names of one server."""
 
-    Attributes:
-        models: vLLM's ``OpenAIServingModels``.
-        sets: The names of its factor sets.
-        listed: Whether ``/v1/models`` lists the aliases.
-    """
-
-    models: Any
-    sets: tuple[str, ...]
-    listed: bool = False
+    models: Any  # vLLM's `OpenAIServingModels`
+    sets: tuple[str, ...]  # names of the factor sets
+    listed: bool = False  # whether /v1/models lists the aliases
 
     def find(self, name: object) -> Alias | None:
         """Return the alias that a body's ``model`` is, or None.

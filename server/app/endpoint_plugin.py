@@ -23,8 +23,7 @@ from ropeswitch.server.app import engine_utilities, health, life_cycle, routes, 
 from ropeswitch.server.app.aliases import Aliases
 from ropeswitch.server.app.engine_client import Prompts, RopeClient, prompt_length
 from ropeswitch.server.app.parts import ServerParts
-from ropeswitch.server.front.access_log import start as start_access_log
-from ropeswitch.server.front.answer import Inner
+from ropeswitch.server.front.access_log import AccessLog
 from ropeswitch.server.front.bodies.long_prompts import separate_long_prompts
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from ropeswitch.server.front.limits.cost import GrammarTurns
@@ -53,7 +52,6 @@ class RopeSwitchEndpoints:
         for router in (routes.rope_router, routes.models_router, health.router, page.router, status.router):
             app.include_router(router)
         read_long_bodies(app)
-        app.add_middleware(Inner)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.
@@ -112,12 +110,9 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     coroutines = [watch.watch(), front.queue.watch(queue_gauges(front.queue, name, args.ropeswitch_dropped_lines))]
 
     processor.client, processor.most = engine_client, front.cost_limits.logprobs
-    metrics, measured = start_length_metrics(engine_client, ladder), None
-    registry = vllm_adapter.get_prometheus_registry()
-    if metrics is not None:
-        computed = partial(engine_utilities.computed_tokens, engine_client)
-        running = RunningSequences(processor.request_states, sets.names, computed)
-        measured = status.Measured(metrics, running, sets.names)
+    metrics, registry = start_length_metrics(engine_client, ladder), vllm_adapter.get_prometheus_registry()
+    computed = partial(engine_utilities.computed_tokens, engine_client)
+    running = RunningSequences(processor.request_states, sets.names, computed)
 
     separate_long_prompts(engine_client.renderer, model.max_model_len, partial(vllm_adapter.text_too_long, model))
     engine_client.turns = GrammarTurns(vocabulary)
@@ -129,7 +124,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         by_key=args.prefix_cache_scope == "key",
         shows_cached=args.enable_prompt_tokens_details,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
-        shared=front.has_several_clients,
+        shared=lambda: not front.keys.single,
         cost_limits=front.cost_limits,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
@@ -139,10 +134,10 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         engine_watch=watch,
         rope_info=rope,
         aliases=Aliases(state.openai_serving_models, sets.names, args.ladder_aliases),
-        status=status.StatusSource(name, rope, registry, measured),
+        status=status.StatusSource(name, rope, registry, metrics, running),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, name),
         length_metrics=metrics,
-        access_log=None if log is None else start_access_log(log, sets, engine_client),
+        access_log=None if log is None else AccessLog(log, sets, name, metrics is not None),
         prefill_progress=partial(engine_utilities.prefill_progress, engine_client),
         shows_cached=args.enable_prompt_tokens_details,
         request_ids=args.enable_request_id_headers,

@@ -6,18 +6,18 @@ a grammar constrains the output, or cached tokens are not shown.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT
+from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY, PLACEMENT, RESERVE
 from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placed
-from ropeswitch.model_patches.switch.placement import EngineLadder, extra_of, shared_by, with_extra
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, extra_of, shared_by, with_extra
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
-from ropeswitch.server.app.structural_tag import bound_whitespace
 from ropeswitch.server.front.bodies.contents import LARGE_NUMBER
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import DEFAULT_COST, CostLimits
@@ -30,27 +30,17 @@ from ropeswitch.server.metrics.outputs import WatchedOutputs
 
 @dataclass(frozen=True)
 class Prompts:
-    """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue.
-
-    Attributes:
-        length: Counts a prompt's tokens (:func:`prompt_length`).
-        limits_output: Whether the server limits the output of requests without a limit.
-        by_key: Whether only requests with the same API key share the prefix cache (``--prefix-cache-scope key``).
-        shows_cached: Whether answers may tell how much of a prompt the prefix cache had.
-        bounds_whitespace: Whether to bound the whitespace in JSON (``disable_any_whitespace``).
-        shared: Whether the server may have several clients, which the engines serve in turn.
-        cost_limits: Limits on the grammars and log-probabilities of a request.
-    """
+    """Places every prompt on its way to the engine; refuses unknown sets, and prompts for a full queue."""
 
     ladder: EngineLadder
     admission: Admission
-    length: Callable[[Any], int | None]
-    limits_output: bool = False
-    by_key: bool = True
-    shows_cached: bool = True
-    bounds_whitespace: bool = False
-    shared: Callable[[], bool] = lambda: True
-    cost_limits: CostLimits = DEFAULT_COST
+    length: Callable[[Any], int | None]  # counts a prompt's tokens (`prompt_length`)
+    limits_output: bool = False  # whether the server limits the output of requests without a limit
+    by_key: bool = True  # whether only requests with the same API key share the prefix cache (--prefix-cache-scope key)
+    shows_cached: bool = True  # whether answers may tell how much of a prompt the prefix cache had
+    bounds_whitespace: bool = False  # in JSON (`disable_any_whitespace`)
+    shared: Callable[[], bool] = lambda: True  # whether there may be several clients, which the engines serve in turn
+    cost_limits: CostLimits = DEFAULT_COST  # of a request's grammars and log-probabilities
 
     def place(self, prompt: Any, params: Any, request_id: str) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
@@ -75,15 +65,15 @@ class Prompts:
             placement = replace(placement, client=context.client[:8].hex())
         if context is None or not _is_later_step(context):
             if context is not None:
-                _check_support(context, params)
+                _check_support(context, params, placement)
                 if (refusal := prompt_excess(context, params, num_tokens, self.cost_limits)) is not None:
                     raise context.refuse(vllm_adapter.AdmissionError(refusal), num_tokens)
                 context.entered.placements.append(placement)
             length_class = self.ladder.sets.index_for(min(num_tokens, self.ladder.sets.max_length))
-            copies = int(getattr(params, "n", None) or 1) * (context.asked.beams if context is not None else 1)
+            copies = int(getattr(params, "n", None) or 1) * (context.asked.beams or 1 if context is not None else 1)
             self.admission.admit(num_tokens, length_class, copies, request_id)
         if self.bounds_whitespace and (outputs := getattr(params, "structured_outputs", None)) is not None:
-            bound_whitespace(outputs)
+            _bound_whitespace(outputs)
         # Only this process makes a Placement; a client's field of that name is none (process_inputs.py).
         return with_extra(params, {PLACEMENT: placement})
 
@@ -149,17 +139,15 @@ def prompt_length(model_config: Any, prompt: Any) -> int | None:
 
 def use_our_classes() -> None:
     """Have vLLM make a :class:`RopeClient` and a :class:`WatchedOutputs` in this process, by the names it looks up."""
-    patching.replace("vllm.v1.engine.async_llm.AsyncLLM", _client)
-    patching.replace("vllm.v1.engine.async_llm.OutputProcessor", _outputs)
+    for target, replacement in _CLASSES.items():
+        patching.replace(target, replacement)
 
 
-# Not lambdas: a replacement is made once for each function.
-def _client(_: Any) -> type[RopeClient]:
-    return RopeClient
-
-
-def _outputs(_: Any) -> type[WatchedOutputs]:
-    return WatchedOutputs
+# Made once: a second replacement by the same function does nothing.
+_CLASSES: dict[str, Callable[[Any], Any]] = {
+    "vllm.v1.engine.async_llm.AsyncLLM": lambda _: RopeClient,
+    "vllm.v1.engine.async_llm.OutputProcessor": lambda _: WatchedOutputs,
+}
 
 
 def _check_numbers(params: Any) -> None:
@@ -170,6 +158,33 @@ def _check_numbers(params: Any) -> None:
     for name, value in values.items():
         if type(value) is int and not -(2**63) <= value < 2**63:
             raise vllm_adapter.validation_error(f"{name}: {LARGE_NUMBER}", name)
+
+
+def _bound_whitespace(outputs: Any) -> None:
+    """Allow at most one whitespace character in a row in the JSON of the tag in a request's ``StructuredOutputsParams``.
+
+    A forced tool call is decoded under a structural tag, which vLLM's ``disable_any_whitespace`` leaves unlimited: a small
+    model may fill its whole answer with whitespace. A bound in the tag is kept; vLLM refuses an invalid tag.
+    """
+    if outputs.structural_tag is None:
+        return
+    try:
+        tag = json.loads(outputs.structural_tag)
+        _bound_formats(tag)
+    except (ValueError, RecursionError):
+        return
+    outputs.structural_tag = json.dumps(tag)
+
+
+def _bound_formats(node: Any) -> None:
+    """Bound every ``json_schema`` format in a tag; the schemas in them are the user's and stay unchanged."""
+    if isinstance(node, dict) and node.get("type") == "json_schema":
+        # vLLM writes null where it sets no bound; 1 is xgrammar's smallest.
+        if node.get("max_whitespace_cnt") is None:
+            node["max_whitespace_cnt"] = 1
+    elif isinstance(node, dict | list):
+        for each in node.values() if isinstance(node, dict) else node:
+            _bound_formats(each)
 
 
 async def _watched(
@@ -203,8 +218,14 @@ def _is_later_step(context: RequestContext) -> bool:
     return later
 
 
-def _check_support(context: RequestContext, params: Any) -> None:
-    """Refuse a set or policy that the body names, but its route does not pass on."""
+def _check_support(context: RequestContext, params: Any, placement: Placement) -> None:
+    """Refuse a set or policy that the body names, but its route does not pass on; and a beam search that reserves."""
+    if context.asked.beams and placement.policy == RESERVE:
+        # vLLM asks for each token in a request of its own, so no step has the answer's limit.
+        raise vllm_adapter.validation_error(
+            "use_beam_search: true is not supported with the ladder policy reserve; name a set in the model: MODEL@SET",
+            "use_beam_search",
+        )
     for field, value in ((FORCED_SET, context.asked.factor_set), (LADDER_POLICY, context.asked.policy)):
         if value is not None and extra_of(params).get(field) is None:
             name = f"vllm_xargs.{field}"

@@ -25,7 +25,7 @@ from ropeswitch.server.app.aliases import SEPARATOR, Aliases
 from ropeswitch.server.front.bodies.contents import extra_arguments
 from ropeswitch.server.front.refusal import invalid_body, refusal_body
 from ropeswitch.server.front.state import route_path
-from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics, fresh
+from ropeswitch.server.metrics.scheduling_metrics import PATHS, SchedulingMetrics
 
 
 class PlainServer:
@@ -39,7 +39,9 @@ class PlainServer:
             await self._aliased(scope, receive, send)
             return
         if scope["type"] == "http" and route_path(scope) in PATHS:
-            scope = await fresh(scope["app"].state.ropeswitch.scheduling_metrics, scope)
+            scheduling: SchedulingMetrics | None = scope["app"].state.ropeswitch.scheduling_metrics
+            if scheduling is not None:
+                await scheduling.refresh()
         await self.app(scope, receive, send)
 
     async def _aliased(self, scope: Scope, receive: Receive, send: Send) -> None:

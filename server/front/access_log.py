@@ -5,10 +5,8 @@ A line is written when its request ends; its fields come from the request's cont
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from starlette.types import Scope
@@ -23,68 +21,6 @@ from ropeswitch.server.metrics.fates import PATHS, rejection_reason
 
 # Worst first: the outcome of a request is the worst of its sequences'.
 _OUTCOMES = ("error", "disconnect", "abort", "length", "repetition", "stop")
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names for the fields about prompts."""
-
-    bands: Bands
-    sets: Sequence[str]
-    model: str  # the name that the model is served under
-    measured: bool = True  # whether sequences are tracked; False with --disable-log-stats
-
-
-def fields(scope: Scope, path: str, context: RequestContext, seconds: float, names: Names | None) -> dict[str, Any]:
-    """Return the fields of a line, in order, for a finished request that took ``seconds``.
-
-    ``path`` has no query, which may hold keys. ``names`` is None for a request without prompts, which has no such fields.
-    """
-    came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-    client = scope.get("client")
-    outcome, reason = _outcome(context)
-    line = {
-        "time": came,
-        "method": scope["method"],
-        "path": path[:256],
-        "status": context.sent.status,
-        "client": f"{client[0]}:{client[1]}" if client else None,
-        "key": None if context.key is None else key_id(context.key),
-        "request_id": _request_id(scope),
-    }
-    if names is not None:
-        line |= _prompt_fields(context, names)
-    line |= {"seconds": round(seconds, 6), "outcome": outcome, "reason": reason}
-    if context.entered.logged:
-        line["prompts"] = list(context.entered.logged.values())
-    return line
-
-
-def _prompt_fields(context: RequestContext, names: Names) -> dict[str, Any]:
-    tracks = context.entered.sequences
-    # Of several prompts, the longest decides the band and the set.
-    longest = max(tracks, key=lambda track: track.prompt, default=None)
-    prompts = {track.request_id: track.prompt for track in tracks}
-    waited = [track.waited for track in tracks if track.waited is not None]
-    if longest is None:
-        model, length = None, context.refused_tokens
-        band = None if length is None else names.bands.name(length)
-    else:
-        model, length = longest.adapter or names.model, sum(prompts.values())
-        band = names.bands.names[longest.first[0]]
-    values = {
-        "model": model,
-        "prompt_tokens": length,
-        "generated_tokens": sum(track.stats.num_generation_tokens for track in tracks),
-        "length_band": band,
-        "factor_set": None if longest is None else names.sets[longest.first[1]],
-        "ladder_policy": None if longest is None else longest.placement.chosen_by,
-        "later_factor_sets": [names.sets[index] for track in tracks for index in track.later],
-        "switches": sum(len(track.later) for track in tracks),
-        "recomputed_tokens": sum(track.recomputed for track in tracks),
-        "seconds_to_first_token": round(min(waited), 6) if waited else None,
-    }
-    return values if names.measured else dict.fromkeys(values)
 
 
 def _outcome(context: RequestContext) -> tuple[str, str | None]:
@@ -116,13 +52,18 @@ def _request_id(scope: Scope) -> str | None:
 
 
 class AccessLog:
-    """Logs finished requests; see the module."""
+    """Logs finished requests; see the module.
 
-    def __init__(self, config: AccessLogConfig, names: Names, write: Callable[[bytes], object]) -> None:
-        self.keeps_prompts = config.prompts
+    Args:
+        config: What is logged.
+        ladder: For the names of sets and length bands.
+        model: The name that the model is served under.
+        measured: Whether sequences are tracked; False with ``--disable-log-stats``.
+    """
+
+    def __init__(self, config: AccessLogConfig, ladder: FactorLadder, model: str, measured: bool) -> None:
         self._config = config
-        self._names = names
-        self._write = write
+        self._bands, self._sets, self._model, self._measured = Bands(ladder), ladder.names, model, measured
 
     def leaves_out(self, path: str) -> bool:
         """Whether requests to a path are not logged."""
@@ -131,15 +72,47 @@ class AccessLog:
         return not self._config.everything and (is_below(path, "/health") or is_metrics(path))
 
     def write(self, scope: Scope, path: str, context: RequestContext, seconds: float) -> None:
-        """Log a finished request that took ``seconds``."""
-        runs = bool(context.entered.sequences) or (scope["method"] == "POST" and path in PATHS)
-        line = fields(scope, path, context, seconds, self._names if runs else None)
-        self._write(json.dumps(line).encode() + b"\n")
+        """Log a finished request that took ``seconds``; ``path`` has no query, which may hold keys."""
+        came = datetime.fromtimestamp(context.came, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+        client = scope.get("client")
+        outcome, reason = _outcome(context)
+        line = {
+            "time": came,
+            "method": scope["method"],
+            "path": path[:256],
+            "status": context.sent.status,
+            "client": f"{client[0]}:{client[1]}" if client else None,
+            "key": None if context.key is None else key_id(context.key),
+            "request_id": _request_id(scope),
+        }
+        if context.entered.sequences or (scope["method"] == "POST" and path in PATHS):
+            line |= self._prompt_fields(context)
+        line |= {"seconds": round(seconds, 6), "outcome": outcome, "reason": reason}
+        # In one write, because several processes share the pipe, which the command reads without pause (outlet.py).
+        os.write(1, json.dumps(line).encode() + b"\n")
 
-
-def start(config: AccessLogConfig, ladder: FactorLadder, engine_client: Any) -> AccessLog:
-    """Return the log of this process, ready to write; ``engine_client`` is vLLM's ``AsyncLLM``."""
-    measured = engine_client.logger_manager is not None
-    names = Names(Bands(ladder), ladder.names, engine_client.model_config.served_model_name, measured)
-    # Each line in one write because several processes share the pipe, which the command reads without pause (outlet.py).
-    return AccessLog(config, names, partial(os.write, 1))
+    def _prompt_fields(self, context: RequestContext) -> dict[str, Any]:
+        tracks = context.entered.sequences
+        # Of several prompts, the longest decides the band and the set.
+        longest = max(tracks, key=lambda track: track.prompt, default=None)
+        prompts = {track.request_id: track.prompt for track in tracks}
+        waited = [track.waited for track in tracks if track.waited is not None]
+        if longest is None:
+            model, length = None, context.refused_tokens
+            band = None if length is None else self._bands.name(length)
+        else:
+            model, length = longest.adapter or self._model, sum(prompts.values())
+            band = self._bands.names[longest.first[0]]
+        values = {
+            "model": model,
+            "prompt_tokens": length,
+            "generated_tokens": sum(track.stats.num_generation_tokens for track in tracks),
+            "length_band": band,
+            "factor_set": None if longest is None else self._sets[longest.first[1]],
+            "ladder_policy": None if longest is None else longest.placement.chosen_by,
+            "later_factor_sets": [self._sets[index] for track in tracks for index in track.later],
+            "switches": sum(len(track.later) for track in tracks),
+            "recomputed_tokens": sum(track.recomputed for track in tracks),
+            "seconds_to_first_token": round(min(waited), 6) if waited else None,
+        }
+        return values if self._measured else dict.fromkeys(values)

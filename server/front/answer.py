@@ -1,15 +1,19 @@
-"""Shapes HTTP responses: errors in OpenAI's shape, our own refusals, and the header of factor sets."""
+"""Shapes HTTP responses: errors in OpenAI's shape, our own refusals, and the header of factor sets.
 
-import json
+``x-rope-factor-set: short, long`` goes with the responses of requests that run prompts, not with errors. Handlers give every
+prompt to the engine before they start the response, streams included, so the sets are known when the headers are sent; only
+streams of the Responses API begin before, and have no such header.
+"""
+
 import logging
 from collections.abc import Awaitable, Iterable
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ropeswitch.factors.factor_set import SET_HEADER
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.front.body import Body
-from ropeswitch.server.front.context import RequestContext, current
+from ropeswitch.server.front.context import RequestContext
 from ropeswitch.server.front.refusal import ERROR_EVENT, Refusal, converted, converted_event, refusal_body
 from ropeswitch.server.front.state import REQUEST_ID, is_anthropic
 
@@ -20,62 +24,9 @@ _OF_BODY = (b"content-length", b"content-type", b"content-encoding")
 _NO_ROUTE = b'{"error": "Not Found: no such route. The base URL of OpenAI\'s clients ends in /v1."}'
 
 
-def _is_event_stream(start: Message) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in start.get("headers", ())
-    )
-
-
 def _described(headers: Iterable[tuple[bytes, bytes]], content: bytes) -> list[tuple[bytes, bytes]]:
     length = str(len(content)).encode()
     return [*headers, (b"content-type", b"application/json"), (b"content-length", length)]
-
-
-class Inner:
-    """The inner of our two ASGI middlewares: inside vLLM's and those of ``--middleware``, so that they see its changes.
-
-    Adds ``x-rope-factor-set: short, long`` to the responses of requests that run prompts, not to errors. Handlers give every
-    prompt to the engine before they start the response, streams included, so the sets are known when the headers are sent;
-    only streams of the Responses API begin before, and have no such header.
-
-    An event stream whose handler raises ends with an error event, as with most of vLLM's handlers; a fault of the server is
-    re-raised.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (context := current.get()) is None:
-            await self.app(scope, receive, send)
-            return
-        open_stream = False
-
-        async def headed(message: Message) -> None:
-            nonlocal open_stream
-            if message["type"] == "http.response.start":
-                open_stream = _is_event_stream(message)
-                if message["status"] < 400 and context.entered.placements:
-                    names = ", ".join(each.name for each in context.entered.placements)
-                    headers = (*message.get("headers", ()), (SET_HEADER.encode(), names.encode()))
-                    message = {**message, "headers": headers}
-            elif message["type"] == "http.response.body":
-                open_stream = open_stream and message.get("more_body", False)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, headed)
-        except Exception as error:
-            if not open_stream:
-                raise
-            # In the shape of the handlers' own events, which the front converts to OpenAI's.
-            blame = vllm_adapter.blames_client(error)
-            shown = {"message": blame or "", "param": None, "code": 400 if blame else 500}
-            event = b"data: " + json.dumps({"error": shown}).encode() + b"\n\n"
-            await send({"type": "http.response.body", "body": event, "more_body": False})
-            if not blame:
-                raise
 
 
 class Answer:
@@ -91,7 +42,7 @@ class Answer:
         # The start of an error response, held back until its body is complete.
         self._error: Message | None = None
         self._held = bytearray()
-        self._events = False
+        self._events = False  # whether it is an event stream that has not ended
 
     async def send(self, message: Message) -> None:
         """Send a message of the app, which gets this as its ASGI ``send``."""
@@ -100,7 +51,8 @@ class Answer:
             if message["status"] >= 400:
                 self._error = message
                 return
-            self._events = _is_event_stream(message)
+            kinds = [value for name, value in message.get("headers", ()) if name.lower() == b"content-type"]
+            self._events = any(each.startswith(b"text/event-stream") for each in kinds)
         elif message["type"] == "http.response.body":
             part = message.get("body", b"")
             if self._error is not None:
@@ -111,19 +63,22 @@ class Answer:
             if self._events and part.startswith(ERROR_EVENT) and (found := converted_event(part)) is not None:
                 self._context.sent.final_status, event = found
                 message = {**message, "body": event}
+            self._events = self._events and message.get("more_body", False)
         self.started = True
         await self._out(message)
 
     def _out(self, message: Message) -> Awaitable[None]:
         # Called for every token of every streamed response, so it adds no coroutine.
         if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            if message["status"] < 400 and (placements := self._context.entered.placements):
+                headers.append((SET_HEADER.encode(), ", ".join(each.name for each in placements).encode()))
             if (given := self._context.request_id) is not None:
-                headers = list(message.get("headers", ()))
                 if not any(name.lower() == REQUEST_ID for name, _ in headers):
                     headers.append((REQUEST_ID, given))
                 if self._anthropic:
                     headers.append((b"request-id", given))
-                message = {**message, "headers": headers}
+            message = {**message, "headers": headers}
             # vLLM sends an empty 200 to a client that has disconnected.
             if not self._context.sent.left:
                 self._context.sent.status = message["status"]
@@ -149,9 +104,18 @@ class Answer:
         """Send a refusal."""
         await self._respond(refusal.status, refusal.headers, refusal_body(refusal, anthropic=self._anthropic))
 
-    async def fail(self) -> None:
-        """Send a 500 without details; only the log has them."""
-        await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
+    async def fail(self, error: Exception) -> bool:
+        """Send a 500 without details, or end an event stream with an event; return whether that blames the client."""
+        if not self.started:
+            await self._respond(500, [(b"connection", b"close")], converted(500, b"", anthropic=self._anthropic))
+        elif self._events:
+            # As most of vLLM's handlers do.
+            blame = vllm_adapter.blames_client(error)
+            self._context.sent.final_status = 400 if blame else 500
+            event = converted(self._context.sent.final_status, (blame or "").encode(), anthropic=False)
+            await self._out({"type": "http.response.body", "body": b"data: %b\n\n" % event, "more_body": False})
+            return blame is not None
+        return False
 
     async def _respond(self, status: int, headers: Iterable[tuple[bytes, bytes]], content: bytes) -> None:
         self.started = True

@@ -13,10 +13,9 @@ from ropeswitch.server.front.refusal import Refusal, RefusedError
 # slower than 1 KiB/s. One of unknown length is taken for the largest.
 BODY_SECONDS = 600
 LEAST_RATE, MOST_RATE = 1024, 100_000
-# Limits for discarding the rest of a refused body: seconds, longest pause in seconds, bytes. Closing a connection while the
+# Limits for discarding the rest of a refused body: seconds and bytes. Closing a connection while the
 # client still sends can lose the response; nginx lingers in the same way.
 LINGER_SECONDS = 30.0
-LINGER_PAUSE = 5.0
 LINGER_BYTES = 64 << 20
 
 
@@ -85,8 +84,7 @@ class Body:
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
                 while not self.whole and self._received < most:
-                    async with asyncio.timeout(LINGER_PAUSE):
-                        await self._part()
+                    await self._part()
 
     async def _part(self) -> Message:
         message, sent = await self._receive(), self._context.sent

@@ -38,7 +38,7 @@ class Asked:
     policy: object = None  # vllm_xargs.rope_ladder_policy
     alias: Alias | None = None  # its model name, if that asks for a set
     limited: bool = False  # whether it limits the output tokens
-    beams: int = 1  # sequences of each prompt in a beam search
+    beams: int = 0  # sequences of each prompt in a beam search; 0 without one
     in_steps: bool = False  # whether later prompts are steps of its answer (beam search, the Responses API)
     # Token IDs of its prompts that skip validation, by the body's field (bodies/request.py).
     token_ids: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +52,6 @@ class Entered:
     answers: set[object] = field(default_factory=set)  # tasks of answers in steps that had their first prompt
     tickets: list[Ticket] = field(default_factory=list)
     sequences: list[Track] = field(default_factory=list)  # empty with --disable-log-stats
-    # Text or token IDs of its prompts, by their ID; empty unless they are logged.
-    logged: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,11 +71,10 @@ class RequestContext:
 
     came: float = field(default_factory=time.time)  # seconds since 1970
     key: bytes | None = None  # digest of its API key; None if it needs none
-    client: bytes = b""  # `state.client_digest`: whose share it uses
+    client: bytes = b""  # digest of its key, or else of its address: whose share it uses
     sequences: int = 0  # that count towards its client's limit
     held_bytes: int = 0  # of its long body, until its response has ended: a stream's handler keeps it
     request_id: bytes | None = None  # for its response's headers
-    keeps_prompts: bool = False  # whether to log its prompts
     asked: Asked = Asked()
     refusal: Refusal | None = None  # the response, regardless of the error that a handler makes of it
     refused_tokens: int | None = None  # length of the refused prompt, None if it was not counted
@@ -99,13 +96,6 @@ class RequestContext:
             self.refusal, self.refused_tokens = error.refusal, tokens
             refused(error.refusal.reason, tokens)
         return error
-
-    def add(self, track: Track, state: Any) -> None:
-        """Record a sequence that is passed to an engine; ``state`` is vLLM's ``output_processor.RequestState``."""
-        self.entered.sequences.append(track)
-        # An answer in many steps extends its first prompt, so only that one is logged.
-        if self.keeps_prompts and not (self.asked.in_steps and self.entered.logged):
-            self.entered.logged[track.request_id] = state.prompt_token_ids if state.prompt is None else state.prompt
 
 
 current: ContextVar[RequestContext | None] = ContextVar("ropeswitch_request", default=None)

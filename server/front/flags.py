@@ -73,7 +73,6 @@ class AccessLogConfig:
     """Values of the access log's flags."""
 
     everything: bool  # probes and /metrics too
-    prompts: bool
     left_out: frozenset[str] = frozenset()  # paths that are not logged
 
 
@@ -117,19 +116,16 @@ def add(parser: Any) -> None:
         default="json",
         help="Write a JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log.",
     )
-    group.add_argument("--log-prompts", action="store_true", help="Add the prompts to the access log.")
 
 
 def of_class(text: str) -> tuple[str | None, int]:
     """Parse ``N``, a limit for every length class, or ``SET=N``, a limit for one; raise argparse.ArgumentTypeError."""
     name, equals, number = text.rpartition("=")
-    if equals and not name:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number or SET=NUMBER")
-    return name or None, _COUNT(number)
+    return name if equals else None, _COUNT(number)
 
 
 def check(args: argparse.Namespace) -> None:
-    """Check the files of keys, and ``--log-prompts``; :func:`take` checks the rest.
+    """Check the files of keys; :func:`take` checks the rest.
 
     Raises:
         UsageError: naming the flag, the file and what is wrong.
@@ -138,8 +134,6 @@ def check(args: argparse.Namespace) -> None:
         read_keys(args.api_key_file)
     if args.metrics_key_file is not None:
         read_keys(args.metrics_key_file, "--metrics-key-file")
-    if args.access_log == "off" and args.log_prompts:
-        raise UsageError("--log-prompts: would be ignored with --access-log off; leave one of the two out")
 
 
 def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
@@ -148,7 +142,7 @@ def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
         return None
     args.disable_uvicorn_access_log = True
     left_out = (path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))
-    return AccessLogConfig(args.access_log == "all", args.log_prompts, frozenset(left_out) - {""})
+    return AccessLogConfig(args.access_log == "all", frozenset(left_out) - {""})
 
 
 def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:
@@ -194,31 +188,22 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
 
 def _check_tls(args: argparse.Namespace) -> None:
     """Load the TLS files once; vLLM does it only after the model is loaded."""
-    if not args.ssl_certfile:
-        if args.ssl_keyfile:
-            raise UsageError(f"--ssl-keyfile: {args.ssl_keyfile!r} needs --ssl-certfile")
+    if not (args.ssl_certfile or args.ssl_keyfile):
         return
-    flag = f"--ssl-certfile: {args.ssl_certfile!r}"
-    flag += f" with --ssl-keyfile {args.ssl_keyfile!r}" if args.ssl_keyfile else " without --ssl-keyfile"
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # The empty password fails for an encrypted key, where OpenSSL would ask for one.
-        context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password="")
-        flag = f"--ssl-ca-certs: {args.ssl_ca_certs!r}"
+        context.load_cert_chain(args.ssl_certfile or "", args.ssl_keyfile, password="")
         if args.ssl_ca_certs:
             context.load_verify_locations(args.ssl_ca_certs)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{flag}: {error}. Use PEM files, and the certificate's own unencrypted key.") from error
+        files = (("certfile", args.ssl_certfile), ("keyfile", args.ssl_keyfile), ("ca-certs", args.ssl_ca_certs))
+        given = ", ".join(f"--ssl-{name} {value!r}" for name, value in files if value)
+        raise UsageError(f"{given}: {error}. Use PEM files, and the certificate's own unencrypted key.") from error
 
 
 def _by_set(flag: str, values: Sequence[tuple[str | None, int]] | None, names: Sequence[str]) -> dict[str | None, int]:
-    limits: dict[str | None, int] = {}
     for name, limit in values or ():
         if name is not None and name not in names:
             raise UsageError(f"{flag}: {name}={limit}: unknown factor set; use one of {', '.join(names)}")
-        if name in limits:
-            raise UsageError(
-                f"{flag}: {f'{name}=' if name else ''}{limit} is a second limit for the same prompts; give only one"
-            )
-        limits[name] = limit
-    return limits
+    return dict(values or ())

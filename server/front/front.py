@@ -1,4 +1,4 @@
-"""The outer of our two ASGI middlewares: makes each request's context, and admits, refuses and logs requests.
+"""Our ASGI middleware: makes each request's context, and admits, refuses and logs requests.
 
 vLLM adds it to the app of every API server process, by its name in ``--middleware``, outside everything else. It checks a
 request's key, headers, declared body size and the limits of its key before any of the body is read; runs the app; then
@@ -20,7 +20,6 @@ from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.refusal import Refusal, RefusedError, refused
 from ropeswitch.server.metrics import fates
 from ropeswitch.server.metrics.scheduling_metrics import PATHS as METRICS_PATHS
-from ropeswitch.server.metrics.scheduling_metrics import fresh
 
 
 class Front:
@@ -45,10 +44,7 @@ class Front:
         path, log = state.route_path(scope), parts.access_log
         if log is not None and log.leaves_out(path):
             log = None
-        context = RequestContext(
-            request_id=state.identify_request(scope) if parts.request_ids else None,
-            keeps_prompts=log is not None and log.keeps_prompts,
-        )
+        context = RequestContext(request_id=state.identify_request(scope) if parts.request_ids else None)
         started = time.perf_counter()
         token = current.set(context)
         try:
@@ -69,7 +65,7 @@ class Front:
         answer = Answer(send, context, body, scope, path)
         try:
             context.key = front.identify(scope, path)
-            context.client = state.client_digest(scope, context.key)
+            context.client = context.key or state.address_digest(scope)
             front.check_headers(scope)
             body.check_declared()
             if posted:
@@ -83,8 +79,8 @@ class Front:
                 # Of a client's burst, a few requests begin in each turn of the event loop.
                 await front.turns.wait(context.client)
             with LIFE.request(path):
-                if path in METRICS_PATHS:
-                    scope = await fresh(parts.scheduling_metrics, scope)
+                if path in METRICS_PATHS and parts.scheduling_metrics is not None:
+                    await parts.scheduling_metrics.refresh()
                 await self.app(scope, body.receive, answer.send)
         except RefusedError as error:
             # Raised by us, or by the body in a handler that reads it directly.
@@ -93,11 +89,10 @@ class Front:
             await answer.refuse(error.refusal)
         except ClientDisconnect:
             pass  # in the middle of its body; no client is left to answer
-        except Exception:
-            if not answer.started:
-                await answer.fail()
-            # The server logs it; the app's outermost handler sees that it was answered.
-            raise
+        except Exception as error:
+            if not await answer.fail(error):
+                # The server logs it; the app's outermost handler sees that it was answered.
+                raise
         finally:
             if posted and path in fates.PATHS and parts.length_metrics is not None and not context.entered.sequences:
                 fates.count(context, parts.length_metrics)
@@ -107,7 +102,7 @@ class Front:
     async def _websocket(self, front: state.FrontState, scope: Scope, receive: Receive, send: Send) -> None:
         path = state.route_path(scope)
         try:
-            context = RequestContext(client=state.client_digest(scope, front.identify(scope, path)))
+            context = RequestContext(client=front.identify(scope, path) or state.address_digest(scope))
             if state.is_metrics(path):
                 raise RefusedError(Refusal("invalid", 404, None, "The metrics have no WebSocket. Send GET /metrics."))
             front.check_headers(scope)

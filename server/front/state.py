@@ -74,10 +74,8 @@ def identify_request(scope: Scope) -> bytes | None:
     return bytes(given) if len(given) <= LONGEST_ID else None
 
 
-def client_digest(scope: Scope, key: bytes | None) -> bytes:
-    """Return what stands for a request's client wherever clients share: its key's digest, or that of its address."""
-    if key is not None:
-        return key
+def address_digest(scope: Scope) -> bytes:
+    """Return what stands for a request's client wherever clients share, unless it has a key."""
     return client_at((scope.get("client") or (None,))[0])
 
 
@@ -95,10 +93,6 @@ class FrontState:
     body_timeout: float  # longest pause between two parts of a body, in seconds
     cost_limits: CostLimits
     max_headers: int
-
-    def has_several_clients(self) -> bool:
-        """Whether requests may come from more than one client: any number of addresses, or several keys."""
-        return not self.keys.single
 
     def identify(self, scope: Scope, path: str) -> bytes | None:
         """Return the digest of a request's key, None if it needs none; raise RefusedError for a missing or wrong key."""

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 from ropeswitch.model_patches.switch.placement import CHOSEN_BY
 
 LABELS = ("model_name", "engine", "input_sequence_length", "factor_set")
-# A sequence is counted as live before an engine is chosen for it.
-LIVE_LABELS = ("model_name", "input_sequence_length", "factor_set")
 
 # Engine and factor set of requests that never reached an engine.
 NOWHERE = "none"
@@ -23,7 +21,7 @@ WAITING, GENERATING = "waiting", "generating"
 # Outcomes of requests that have not reached an engine.
 OUTSIDE = ("error", "disconnect", "rejected")
 
-# Reasons for a rejection: those that depend on the prompt's length, then those that do not.
+# Reasons for a rejection; the first depend on the prompt's length.
 LENGTH_REASONS = ("prompt_tokens", "queue_requests", "queue_tokens")
 Reason = Literal[
     "prompt_tokens", "queue_requests", "queue_tokens", "invalid", "authentication", "body_bytes", "body_timeout",
@@ -35,29 +33,18 @@ REASONS: tuple[str, ...] = get_args(Reason)
 # Compared and hashed by identity, because instruments are looked up at every step.
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """One metric.
+    """One metric."""
 
-    Attributes:
-        name: Exposed name, without the suffixes of a histogram's series.
-        text: Its help text.
-        lowest: End of the first fine bucket in seconds; None without fine buckets.
-        buckets: Ends of the coarse buckets in seconds; empty without coarse buckets.
-        label: Name of an additional label after :data:`LABELS`, or None.
-        values: That label's values.
-        crossing: Whether it shows sequences that have outgrown their prompt's set, under the later set.
-        starting: Whether it shows sequences under their prompt's set.
-        live: Whether it counts sequences in flight, and so can fall.
-    """
-
-    name: str
-    text: str
-    lowest: float | None = None
-    buckets: tuple[float, ...] = ()
-    label: str | None = None
-    values: tuple[str, ...] = ()
-    crossing: bool = False
-    starting: bool = True
-    live: bool = False
+    name: str  # without the suffixes of a histogram's series
+    text: str  # its help text
+    lowest: float | None = None  # end of the first fine bucket in seconds; None without fine buckets
+    buckets: tuple[float, ...] = ()  # ends of the coarse buckets in seconds; empty without coarse buckets
+    common: tuple[str, ...] = LABELS  # labels
+    label: str | None = None  # an additional label after these
+    values: tuple[str, ...] = ()  # of that label
+    crossing: bool = False  # whether it shows sequences that have outgrown their prompt's set, under the later set
+    starting: bool = True  # whether it shows sequences under their prompt's set
+    live: bool = False  # whether it counts sequences in flight, and so can fall
 
     @property
     def kind(self) -> str:
@@ -67,8 +54,7 @@ class Instrument:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        labels = LIVE_LABELS if self.live else LABELS
-        return (*labels, self.label) if self.label else labels
+        return (*self.common, self.label) if self.label else self.common
 
 
 TTFT = Instrument(
@@ -113,6 +99,7 @@ PER_OUTPUT_TOKEN = Instrument(
 LIVE = Instrument(
     "ropeswitch_live_requests",
     "Sequences in flight: waiting for their first token, or generating.",
+    common=("model_name", "input_sequence_length", "factor_set"),  # it counts before an engine is chosen
     label="state",
     values=(WAITING, GENERATING),
     crossing=True,
@@ -158,14 +145,18 @@ INSTRUMENTS = (
 )
 
 # Not labelled by length, set or engine: their combinations are left to the latencies.
-POLICY = "ropeswitch_ladder_policy_requests_total"
-POLICY_TEXT = (
-    "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request."
+POLICY = Instrument(
+    "ropeswitch_ladder_policy_requests_total",
+    "Sequences that had their first output, by how their set was chosen: a ladder policy, or by name in the request.",
+    common=("model_name",),
+    label="policy",
+    values=CHOSEN_BY,
 )
-POLICY_LABELS = ("model_name", "policy")
-POLICY_VALUES = CHOSEN_BY
-
-# It has its own labels: a rejected request has no engine and no factor set.
-REJECTIONS = "ropeswitch_rejections_total"
-REJECTIONS_TEXT = "Requests rejected before they reached an engine, by reason."
-REJECTIONS_LABELS = ("model_name", "input_sequence_length", "reason")
+# A rejected request has no engine and no factor set.
+REJECTIONS = Instrument(
+    "ropeswitch_rejections_total",
+    "Requests rejected before they reached an engine, by reason.",
+    common=("model_name", "input_sequence_length"),
+    label="reason",
+    values=REASONS,
+)

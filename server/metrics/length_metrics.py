@@ -2,33 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.metrics import instruments
 from ropeswitch.server.metrics.instruments import INSTRUMENTS, LENGTH_REASONS, NOWHERE, Instrument
 from ropeswitch.server.metrics.series import BandSet, SeriesPlan, bounds
-
-
-class _WithoutCreated(MetricWrapperBase):
-    """Leaves out ``_created``, which doubles the counters; one process alone exports it, several together do not."""
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
-
-
-class LengthCounter(_WithoutCreated, Counter):
-    """A counter that exposes the same series from one API server process as from several."""
-
-
-class LengthHistogram(_WithoutCreated, Histogram):
-    """A histogram that exposes the same series from one API server process as from several."""
 
 
 class LengthMetrics:
@@ -48,16 +30,13 @@ class LengthMetrics:
     """
 
     def __init__(self, ladder: FactorLadder, model_name: str, registry: CollectorRegistry = REGISTRY) -> None:
+        # They double the counters; one API server process alone exports them, several together do not.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.plan = SeriesPlan(ladder)
         self.recent_switches: deque[tuple[float, BandSet, float, int, int]] = deque(maxlen=50)
         self._model_name = model_name
-        self._metrics = {each: self._metric(each, registry) for each in INSTRUMENTS}
-        self._rejections = LengthCounter(
-            instruments.REJECTIONS, instruments.REJECTIONS_TEXT, instruments.REJECTIONS_LABELS, registry=registry
-        )
-        self._policies = LengthCounter(
-            instruments.POLICY, instruments.POLICY_TEXT, instruments.POLICY_LABELS, registry=registry
-        )
+        every = (*INSTRUMENTS, instruments.POLICY, instruments.REJECTIONS)
+        self._metrics = {each: self._metric(each, registry) for each in every}
         self._known: dict[tuple[Instrument, int | None, BandSet, str | None], Any] = {}
 
     def _metric(self, instrument: Instrument, registry: CollectorRegistry) -> Any:
@@ -65,15 +44,15 @@ class LengthMetrics:
         if instrument.kind == "gauge":
             return Gauge(name, text, labels, multiprocess_mode="livesum", registry=registry)
         if instrument.kind == "counter":
-            return LengthCounter(name, text, labels, registry=registry)
+            return Counter(name, text, labels, registry=registry)
         ends = bounds(instrument, self.plan.ratio)
-        return LengthHistogram(name, text, labels, buckets=ends, registry=registry)
+        return Histogram(name, text, labels, buckets=ends, registry=registry)
 
     def add_first(
         self, engine: int | None, band_set: BandSet, seconds: float, prompt: int, tokens: int, chosen_by: str
     ) -> None:
-        """Add a first output: seconds since the arrival, tokens of prompt and output, one of ``POLICY_VALUES``."""
-        self._policies.labels(self._model_name, chosen_by).inc()
+        """Add a first output: seconds since the arrival, tokens of prompt and output, one of ``CHOSEN_BY``."""
+        self._metrics[instruments.POLICY].labels(self._model_name, chosen_by).inc()
         if tokens:
             self._series(instruments.GENERATED_TOKENS, engine, band_set).inc(tokens)
         self._series(instruments.TTFT, engine, band_set).observe(seconds)
@@ -94,10 +73,13 @@ class LengthMetrics:
         self._series(instruments.RECOMPUTED, engine, band_set).inc(computed)
         self._series(instruments.CACHED, engine, band_set).inc(cached)
 
-    def add_finished(self, engine: int | None, first: BandSet, last: BandSet, outcome: str, times: Any) -> None:
-        """Add a sequence that ended, with the band and set of its first and last output and its ``FinishedRequestStats``."""
-        self.count_ended(engine, last, outcome)
-        if outcome not in instruments.ANSWERED:
+    def add_ended(self, engine: int | None, first: BandSet, last: BandSet, outcome: str, times: Any) -> None:
+        """Add a sequence that ended in an engine, with the band and set of its first and last output.
+
+        ``times`` is vLLM's ``FinishedRequestStats``; None for a sequence that ended without a last output.
+        """
+        self._series(instruments.REQUESTS, engine, last, outcome).inc()
+        if times is None or outcome not in instruments.ANSWERED:
             return
         self._series(instruments.END_TO_END, engine, last).observe(times.e2e_latency)
         self._series(instruments.QUEUE, engine, first).observe(times.queued_time)
@@ -110,26 +92,17 @@ class LengthMetrics:
         """Add ``change`` to the number of sequences in a state, one of the values of ``instruments.LIVE``."""
         self._series(instruments.LIVE, None, band_set, state).inc(change)
 
-    def count_ended(self, engine: int | None, band_set: BandSet, outcome: str) -> None:
-        """Count a sequence that ended in an engine, by outcome."""
-        self._series(instruments.REQUESTS, engine, band_set, outcome).inc()
-
     def count_outside(self, outcome: str, length: int | None = None) -> None:
         """Count a request that never reached an engine, by outcome (``instruments.OUTSIDE``) and prompt tokens, if known."""
         band = self.plan.bands.name(length)
         self._metrics[instruments.REQUESTS].labels(self._model_name, NOWHERE, band, NOWHERE, outcome).inc()
 
     def count_rejection(self, reason: str, length: int | None = None) -> None:
-        """Count a refused request, by one of ``instruments.REASONS`` and, for ``LENGTH_REASONS``, its prompt tokens.
-
-        Raises:
-            ValueError: for an unknown reason.
-        """
-        if reason not in instruments.REASONS:
-            raise ValueError(f"reason: {reason!r} must be one of {', '.join(instruments.REASONS)}")
+        """Count a refused request, by one of ``instruments.REASONS`` and, for ``LENGTH_REASONS``, its prompt tokens."""
         known = length if reason in LENGTH_REASONS else None
         self.count_outside("rejected", known)
-        self._rejections.labels(self._model_name, self.plan.bands.name(known), reason).inc()
+        labels = self._model_name, self.plan.bands.name(known), reason
+        self._metrics[instruments.REJECTIONS].labels(*labels).inc()
 
     def _series(self, instrument: Instrument, engine: int | None, band_set: BandSet, value: str | None = None) -> Any:
         """Return the counter, gauge or histogram of these labels."""

@@ -14,11 +14,12 @@ import asyncio
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import RESERVE
-from ropeswitch.model_patches.switch.placement import EngineLadder, placement_of
+from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, placement_of
 from ropeswitch.server.app.paced_outputs import PacedOutputs
 from ropeswitch.server.front import refusal
 from ropeswitch.server.front.bodies.long_prompts import with_prompt_end
@@ -46,24 +47,22 @@ class OutputWatch:
 
     def begin(self, state: Any, request: Any) -> None:
         """Track a new sequence, also in its request's context: a ``RequestState`` and an ``EngineCoreRequest`` of vLLM."""
-        track = Track(placement_of(request), state)
-        track.number = next(self._numbers)
-        track.first = track.band_set = self._band_set(track, state.prompt_len)
-        state.ropeswitch = track
+        placement = placement_of(request)
+        state.ropeswitch = track = Track(
+            placement, state, next(self._numbers), self._band_set(placement, state.prompt_len)
+        )
         self.live(track, WAITING)
         track.engine = self._engine_of(request.request_id)
         if track.engine is None:
             # Upstream chooses one before this task waits next, and forgets it before the last output arrives.
-            asyncio.get_running_loop().call_soon(self._find_engine, track, request.request_id)
+            find = partial(self._engine_of, request.request_id)
+            asyncio.get_running_loop().call_soon(lambda: setattr(track, "engine", find()))
         if (context := current.get()) is not None:
-            context.add(track, state)
+            context.entered.sequences.append(track)
 
-    def _find_engine(self, track: Track, request_id: str) -> None:
-        track.engine = self._engine_of(request_id)
-
-    def _band_set(self, track: Track, prompt: int) -> BandSet:
+    def _band_set(self, placement: Placement, prompt: int) -> BandSet:
         ends = self.metrics.plan.bands.ends
-        return bisect_left(ends, min(prompt, ends[-1])), track.placement.index
+        return bisect_left(ends, min(prompt, ends[-1])), placement.index
 
     def _move(self, track: Track, prompt: int, length: int) -> None:
         """Record the set that a sequence of a prompt's length is in, given the length at which the engine placed it."""
@@ -71,7 +70,7 @@ class OutputWatch:
         # A chunk of a session that reserves less stays where the last one was (model_patches/switch/engine/scheduler.py).
         if moved.index > track.placement.index or track.asked.policy != RESERVE:
             track.placement = moved
-        track.band_set = self._band_set(track, prompt)
+        track.band_set = self._band_set(track.placement, prompt)
 
     def live(self, track: Track, state: str | None) -> None:
         """Count a sequence as live in a state, under its band and set only; None when it has ended."""
@@ -112,16 +111,18 @@ class OutputWatch:
             self.metrics.add_later(track.engine, track.band_set, track.gaps, track.tokens)
             track.gaps, track.tokens = [], 0
 
-    def end(self, state: Any, outcome: str | None) -> None:
-        """Add the unreported outputs of a sequence that ends without a last output; count its outcome once, unless None."""
-        track = state.ropeswitch
+    def end(self, track: Track, outcome: str | None, times: Any = None) -> None:
+        """Add a sequence's unreported outputs as it ends; count its outcome once, unless None.
+
+        ``times`` is vLLM's ``FinishedRequestStats``; None without a last output.
+        """
         self.live(track, None)
         if track.outcome is not None:
             return
         self.report(track)
         if outcome is not None:
             track.outcome = outcome
-            self.metrics.count_ended(track.engine, track.band_set, outcome)
+            self.metrics.add_ended(track.engine, track.first, track.band_set, outcome, times)
 
 
 class WatchedOutputs(PacedOutputs):
@@ -146,7 +147,7 @@ class WatchedOutputs(PacedOutputs):
                 watch.begin(state, request)
             elif state is None:
                 # The last chunk of a session that had answered all others ends it.
-                watch.end(before, None)
+                watch.end(before.ropeswitch, None)
             else:
                 before.ropeswitch.asked = placement_of(request)
 
@@ -155,7 +156,7 @@ class WatchedOutputs(PacedOutputs):
             for each in outputs:
                 # Only 0.33.0 has it: of a request rejected on arrival, which upstream ends without statistics.
                 if getattr(each, "error", None) is not None and (state := self.request_states.get(each.request_id)):
-                    self.ropeswitch.end(state, "error")
+                    self.ropeswitch.end(state.ropeswitch, "error")
         return super().process_outputs(outputs, *args, **kwargs)
 
     # Called for every output of every request, so it is kept short.
@@ -183,16 +184,9 @@ class WatchedOutputs(PacedOutputs):
 
     def _update_stats_from_finished(self, state: Any, finish_reason: Any, iteration: Any) -> None:
         super()._update_stats_from_finished(state, finish_reason, iteration)
-        if (watch := self.ropeswitch) is None:
-            return
-        track = state.ropeswitch
-        watch.live(track, None)
-        if iteration is None or track.outcome is not None:
-            return
-        watch.report(track)
-        track.outcome = outcome = str(finish_reason)
-        times = iteration.finished_requests[-1]
-        watch.metrics.add_finished(track.engine, track.first, track.band_set, outcome, times)
+        if self.ropeswitch is not None:
+            outcome, times = (str(finish_reason), iteration.finished_requests[-1]) if iteration else (None, None)
+            self.ropeswitch.end(state.ropeswitch, outcome, times)
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
         outcome, states = _why(), dict(self.request_states)
@@ -200,13 +194,13 @@ class WatchedOutputs(PacedOutputs):
         aborted: list[str] = super().abort_requests(request_ids, internal)
         if self.ropeswitch is not None:
             for request_id in aborted:
-                self.ropeswitch.end(states[request_id], outcome)
+                self.ropeswitch.end(states[request_id].ropeswitch, outcome)
         return aborted
 
     def propagate_error(self, error: Exception) -> None:
         if self.ropeswitch is not None:
             for state in self.request_states.values():
-                self.ropeswitch.end(state, "error")
+                self.ropeswitch.end(state.ropeswitch, "error")
         super().propagate_error(error)
 
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
-from starlette.types import Scope
 
 # vLLM answers both in the same way.
 PATHS = frozenset({"/metrics", "/metrics/"})
@@ -64,21 +63,3 @@ class SchedulingMetrics:
         if report is not None:
             for key, gauge in self._gauges.items():
                 gauge.labels(self._model_name, str(index)).set(report[key])
-
-
-async def fresh(scheduling: SchedulingMetrics | None, scope: Scope) -> Scope:
-    """Refresh the gauges, if any; return the scope of a request to ``/metrics`` without headers that are not UTF-8.
-
-    prometheus-client fails on others in ``Accept``.
-    """
-    if scheduling is not None:
-        await scheduling.refresh()
-    return {**scope, "headers": [header for header in scope["headers"] if _is_readable(header)]}
-
-
-def _is_readable(header: tuple[bytes, bytes]) -> bool:
-    try:
-        header[1].decode()
-    except UnicodeDecodeError:
-        return False
-    return True

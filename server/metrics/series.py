@@ -13,7 +13,7 @@ from ropeswitch.server.metrics.instruments import (
     LENGTH_REASONS,
     LONGEST_SECONDS,
     OUTSIDE,
-    POLICY_VALUES,
+    POLICY,
     REASONS,
     Instrument,
 )
@@ -22,7 +22,7 @@ from ropeswitch.server.metrics.instruments import (
 # for each set's queue.
 MOST_SERIES = 3000
 SCHEDULER_SERIES = 4
-POLICY_SERIES = len(POLICY_VALUES)
+POLICY_SERIES = len(POLICY.values)
 QUEUE_SERIES = 2
 # Ratios between the ends of neighbouring fine buckets. Prometheus assumes that a quantile is inside its bucket, so its
 # relative error is below the ratio less one, at any latency. The smallest ratio that leaves room is used: room for the
@@ -74,13 +74,10 @@ class SeriesPlan:
         left = MOST_SERIES - SCHEDULER_SERIES - POLICY_SERIES - QUEUE_SERIES * len(self._sets) - outside
         likely, every = self._likely(), self._every()
         cheap = {(each, band_set) for each, band_set in every if each.kind != "histogram"}
-        self.ratio = RATIOS[-1]
-        for wanted, ratio in product(({*likely, *cheap}, set(likely)), RATIOS):
-            costs = {instrument: series(instrument, ratio) for instrument in INSTRUMENTS}
+        for wanted, self.ratio in product(({*likely, *cheap}, set(likely)), RATIOS):
+            costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
             if sum(costs.values()) + sum(costs[each] for each, _ in wanted) <= left:
-                self.ratio = ratio
                 break
-        costs = {instrument: series(instrument, self.ratio) for instrument in INSTRUMENTS}
         # Combinations without their own series are counted together under one band and set.
         left -= sum(costs.values())
         self._shown: dict[Instrument, set[BandSet]] = {instrument: set() for instrument in INSTRUMENTS}

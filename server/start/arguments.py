@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.ladders.choice import from_flags
 from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.start import flags
@@ -37,7 +36,7 @@ def check(argv: Sequence[str]) -> None:
         args, _ = parser.parse_known_args(words)
     except UsageError as error:
         raise UsageError(str(error).removeprefix("argument ")) from error
-    choice = from_flags(args.ladder, args.factors)
+    choice, _, _ = flags.ladder(args)
     if choice is not None and choice.path is not None:
         from_file(choice.path)
     front_flags.check(args)

@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import Any
 
-from ropeswitch.factors.errors import FactorError, UsageError
+from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choice import AUTO, EXAMPLES, Choice, from_flags
 from ropeswitch.factors.numbers import seconds
 from ropeswitch.factors.parser import Parser
@@ -61,9 +61,7 @@ def add(parser: Any) -> None:
     group = parser.add_argument_group("RopeSwitch", "Choose the factor ladder that rotates the requests.")
     group.add_argument("--ladder", metavar="LADDER", help=f"Ladder of factor sets: {EXAMPLES} (default: {AUTO}).")
     group.add_argument("--factors", metavar="FILE", help="Factor file; short for --ladder file:FILE.")
-    group.add_argument(
-        "--native-window", type=_native_window, metavar="TOKENS", help="Window that the model was trained with."
-    )
+    group.add_argument("--native-window", metavar="TOKENS", help="Window that the model was trained with.")
     group.add_argument(
         "--rope-angles",
         choices=ANGLES,
@@ -108,13 +106,6 @@ def add(parser: Any) -> None:
     parser.set_defaults(**{flag: options[field] for field, flag in _DEFAULTS.items() if field in options})
 
 
-def _native_window(text: str) -> int:
-    try:
-        return parse_length("", text)
-    except FactorError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def ladder(args: argparse.Namespace) -> tuple[Choice | None, int | None, dict[str, str]]:
     """Return the chosen ladder and native window, None for the default.
 
@@ -125,7 +116,9 @@ def ladder(args: argparse.Namespace) -> tuple[Choice | None, int | None, dict[st
         FactorError, UsageError: for an invalid ladder, or two.
     """
     given = from_flags(args.ladder, args.factors)
-    key: dict[str, Any] = {} if args.native_window is None else {"native_window": args.native_window}
+    key: dict[str, Any] = {}
+    if args.native_window is not None:
+        key["native_window"] = parse_length("--native-window", args.native_window)
     if given is not None:
         key |= {"ladder": given.text} if given.path is None else {"factors": given.path}
     key, names = variables.filled(key, os.environ)

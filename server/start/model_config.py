@@ -14,13 +14,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
-
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 from ropeswitch.model_patches.switch.config.text_config import TextConfig
 from ropeswitch.model_patches.switch.config.text_config import text_config as read
 from ropeswitch.server.start.model_folder import check_fields, check_model_folder
+from ropeswitch.server.start.refusals import root_cause
 
 
 def text_config(args: Namespace) -> TextConfig:
@@ -45,7 +44,7 @@ def text_config(args: Namespace) -> TextConfig:
         raise UsageError(str(error)) from error
     except Exception as error:
         # Only the user's model is read above, and its own code may raise any error.
-        raise UsageError(f"MODEL: cannot read the config of {source!r}: {_reason(error)}") from error
+        raise UsageError(f"MODEL: cannot read the config of {source!r}: {root_cause(error)}") from error
 
 
 def modern(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -69,14 +68,3 @@ def _folder_with(config: Mapping[str, Any], model: Path) -> str:
             Path(folder, path.name).symlink_to(path)
     Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
-
-
-def _reason(error: Exception) -> str:
-    """Return the message of an error raised while reading a config, as one line."""
-    lines = str(error).strip().splitlines()
-    if isinstance(error, StrictDataclassError):
-        return " ".join(line.strip() for line in lines)  # the field or check, then the error in it
-    # transformers' messages are long; the first line names the fault.
-    if isinstance(error, ValueError | OSError) and lines:
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,7 @@ def check_model_folder(model: str) -> None:
     path = expanded(model)
     if not path.exists():
         if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-            folders = path.parent.iterdir() if path.parent.is_dir() else ()
-            near = get_close_matches(path.name, [each.name for each in folders if (each / "config.json").exists()], n=2)
-            hint = f"; did you mean {' or '.join(str(path.with_name(each)) for each in near)}?" if near else ""
-            raise UsageError(f"MODEL: there is no folder {model!r}{hint}")
+            raise UsageError(f"MODEL: there is no folder {model!r}")
         return
     if path.is_file():
         hint = "; GGUF files are not supported, so use the folder of the original weights" if is_gguf(path) else ""

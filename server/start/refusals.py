@@ -29,6 +29,8 @@ MOST = 400
 # vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
 INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
 SERVER_CHECK = "setup_server"
+# vLLM's function that waits for the processes of a running server, and logs the error when one of them dies.
+_WATCH = "wait_for_completion_or_failure"
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
@@ -55,13 +57,11 @@ def reported(ending: str = "") -> str | None:
     return file.read_text(encoding="utf-8") if file.exists() else None
 
 
-def report(reason: str) -> None:
-    """Report the reason for refusing to start, unless one was reported before; do nothing without a channel."""
-    publish("", reason)
+def report(text: str, ending: str = "") -> None:
+    """Write the reason for refusing to start to the channel's file, or another text to the file with its ``ending``.
 
-
-def publish(ending: str, text: str) -> None:
-    """Write a file next to the channel's, unless it exists already; do nothing without a channel."""
+    Does nothing if that file exists already, or without a channel.
+    """
     if path := os.environ.get(VARIABLE):
         draft = Path(f"{path}{ending}.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
@@ -96,6 +96,11 @@ def reason_of(error: BaseException) -> str | None:
         else each["msg"]
         for each in details()
     )
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether a running server ended because one of its processes did, which vLLM has logged."""
+    return any(frame.f_code.co_name == _WATCH for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def root_cause(error: BaseException) -> str:
@@ -147,5 +152,5 @@ def _report_failure(record: logging.LogRecord) -> bool:
         if (reason := reason_of(error)) is not None:
             report(reason)
         else:
-            publish(FAULT, root_cause(error))
+            report(root_cause(error), FAULT)
     return True

@@ -10,7 +10,7 @@ from typing import Any
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log.console import Console
-from ropeswitch.server.start.log.held_log import silence_exit
+from ropeswitch.server.start.log.outlet import discard
 
 
 def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
@@ -40,7 +40,8 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     # Until the server installs its own handlers.
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
-    atexit.register(silence_exit)
+    # Triton's nanobind lists hundreds of objects at exit.
+    atexit.register(discard, 2)
     try:
         vllm_adapter.serve(args)
         if not LIFE.died:
@@ -59,15 +60,14 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         if not isinstance(error, Exception):
             raise
         cause = refusals.reported(refusals.FAULT)
-        if cause is None:  # Otherwise a child process has printed its traceback.
+        # Otherwise a child process has printed its traceback, or vLLM has logged which process is lost.
+        if cause is None and not refusals.is_lost_process(error):
             traceback.print_exception(error)
         failure = (
             f"the server {'failed' if console.serving else 'did not start'}: {cause or refusals.root_cause(error)}"
         )
     console.catch_up()
-    if console.serving or console.path is None:
-        console.say(f"error: {failure}; see the log above")
-    else:
-        console.keep = True
-        console.say(f"vLLM's full log is in {console.path}", f"error: {failure}")
+    if not console.serving:
+        console.release()
+    console.say(f"error: {failure}; see the log above")
     return 1

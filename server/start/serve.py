@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,30 @@ from ropeswitch.factors.ladders.made import MadeLadder
 from ropeswitch.factors.places import base_line
 from ropeswitch.model_patches.switch.config import variables
 from ropeswitch.model_patches.switch.config.key import NAME, left_out
-from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import RESERVE, RESERVES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
+from ropeswitch.model_patches.switch.releases import described
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.start import arguments, flags, refusals
 from ropeswitch.server.start.fit import cpu, sequences
 from ropeswitch.server.start.fit.memory import read_memory
+from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.log.console import Console
-from ropeswitch.server.start.log.held_log import chosen
 from ropeswitch.server.start.log.ready import ready_file
-from ropeswitch.server.start.log.summary import summary, versions
 from ropeswitch.server.start.model_folder import expanded
 from ropeswitch.server.start.run import run as _run
 
 BUNDLED_KV_CACHE = 1 << 30
+# Maximum factor sets that the log lists; of more, the first ones and the last.
+MOST_SETS = 5
 # Exit code after Ctrl-C.
 INTERRUPTED = 130
 # Names the plugins that vLLM loads.
 _PLUGINS = "VLLM_PLUGINS"
+# Variables that configure vLLM's logging. If a user sets one, it applies, and the log is printed.
+_LOGGING = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -65,8 +69,9 @@ def _start(argv: Sequence[str]) -> int:
         variables.read(os.environ)
         arguments.check(argv)
     os.environ[_PLUGINS] = plugin_names(os.environ)
-    hold = "--verbose" not in argv and not chosen(os.environ)
-    with closing(Console(versions(), "loading the engine's code", hold=hold)) as console:
+    with closing(Console(f"version {version(NAME)}, {described()}", "loading the engine's code")) as console:
+        if "--verbose" in argv or any(map(os.environ.get, _LOGGING)):
+            console.release()
         return _serve(argv, console)
 
 
@@ -78,8 +83,7 @@ def plugin_names(environment: Mapping[str, str]) -> str:
     Raises:
         UsageError: when the user's choice excludes the switch.
     """
-    chosen = environment.get(_PLUGINS)
-    if chosen:
+    if chosen := environment.get(_PLUGINS):
         if (reason := left_out(environment)) is not None:
             raise UsageError(reason)
         names = {name.strip() for name in chosen.split(",")}
@@ -134,11 +138,24 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         args.ropeswitch_dropped_lines = console.output.dropped
         # The last one is the outermost.
         args.middleware = [*args.middleware, front_flags.MIDDLEWARE]
-        console.say(*summary(args, made, notes))
+        console.say(*_summary(args, made, notes))
         console.stage = "starting the engine" if Path(args.model).exists() else "downloading and starting the model"
         console.ready = ready_file()
         use_our_classes()
         return _run(vllm_adapter, args, console)
+
+
+def _summary(args: argparse.Namespace, made: MadeLadder, notes: Sequence[str]) -> list[str]:
+    """Return lines for the ladder (at most :data:`MOST_SETS` sets), the policy, other choices (``notes``) and model."""
+    names = f", served as {', '.join(args.served_model_name)}" if args.served_model_name else ""
+    head, title, *rest = made.lines(args.max_model_len)
+    count = len(made.ladder.sets)
+    rows, ladder_notes = rest[:count], rest[count:]
+    if count > MOST_SETS:
+        hidden = count - MOST_SETS + 1
+        rows = [*rows[: MOST_SETS - 2], f"  ... {hidden} more; GET /v1/rope lists all", rows[-1]]
+    policy = [RESERVES] if args.ladder_policy == RESERVE else []
+    return [head, title, *rows, *ladder_notes, *policy, *notes, f"starting the engine for {args.model}{names}"]
 
 
 def _fit_memory(
@@ -147,7 +164,14 @@ def _fit_memory(
     """Choose sizes that fit this machine's memory, refuse the user's sizes that do not, and return notes on the choices."""
     longest = settings.ladder.max_length if args.max_model_len == -1 else args.max_model_len
     axes = 3 if "mrope_section" in (hf_config.get("rope_parameters") or {}) else 0
-    each = sequences.sequence_memory(args, machine, longest, axes)
+    each = SequenceMemory(
+        longest,
+        block_size=args.block_size or (128 if machine.device == "cpu" else 16),
+        decode_context=args.decode_context_parallel_size,
+        v2=machine.v2,
+        device=machine.device,
+        axes=axes,
+    )
     if machine.device == "cpu":
         return cpu.check(args, os.environ, machine, each)
     return sequences.check(args, machine, read_memory(), each, sequences.taken_beside_gpus(args))

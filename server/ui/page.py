@@ -11,9 +11,10 @@ from fastapi.responses import FileResponse, RedirectResponse, Response
 router = APIRouter(include_in_schema=False)
 
 _FOLDER = Path(__file__).with_name("static")
-# Files that the pages load; a page itself is served only at a URL without a suffix.
-_TYPES = dict.fromkeys(("app.js", "chat.js", "picture.js"), "text/javascript")
-_TYPES |= {"icon.svg": "image/svg+xml", "style.css": "text/css"}
+# Files and their types below /ui; a page itself is served only at a URL without a suffix.
+_FILES = {name: (name, "text/javascript") for name in ("app.js", "chat.js", "picture.js")}
+_FILES |= {"chat": ("chat.html", "text/html"), "icon.svg": ("icon.svg", "image/svg+xml")}
+_FILES |= {"style.css": ("style.css", "text/css")}
 # The pages hold an API key: they run only their own scripts, connect only to their own server and cannot be framed.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -41,16 +42,11 @@ def leave_out_the_slash() -> RedirectResponse:
     return RedirectResponse("../ui")
 
 
-@router.get("/ui/chat")
-def show_chat() -> FileResponse:
-    return _file("chat.html", "text/html")
-
-
 @router.get("/ui/{name}")
 def show_file(name: str) -> Response:
-    if name not in _TYPES:
+    if name not in _FILES:
         raise HTTPException(404, f"The status page has no file `{name}`.")
-    return _file(name, _TYPES[name])
+    return _file(*_FILES[name])
 
 
 def _file(name: str, kind: str) -> FileResponse:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
@@ -92,48 +91,6 @@ class Status(BaseModel):
     figures: Figures | None = Field(description="Null with --disable-log-stats, where nothing is measured.")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of one API server process: metrics, sequences in flight, and the names of the sets."""
-
-    metrics: LengthMetrics
-    running: RunningSequences
-    names: Sequence[str]
-
-    def figures(self, readings: Readings, running: list[RunningSequence]) -> Figures:
-        """Return the figures, given the metrics of all API server processes and this one's sequences in flight."""
-        bands = self.metrics.plan.bands
-        outcomes = readings.sums(instruments.REQUESTS.name, "outcome")
-        rejections = readings.sums(instruments.REJECTIONS, "reason")
-        return Figures(
-            live=_live(readings, bands, self.names),
-            process=os.getpid(),
-            # vLLM sets it where several processes share their metrics.
-            processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
-            running=running,
-            running_total=self.running.total,
-            events=self._events(),
-            latency=list(_latencies(readings, bands)),
-            switches=list(_switches(readings, self.names)),
-            outcomes={each: outcomes[(each,)] for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))},
-            rejections={each: count for each in instruments.REASONS if (count := rejections[(each,)])},
-        )
-
-    def _events(self) -> list[SwitchEvent]:
-        now, bands = time.monotonic(), self.metrics.plan.bands.names
-        return [
-            SwitchEvent(
-                seconds_ago=now - when,
-                length_band=bands[band],
-                factor_set=self.names[index],
-                recomputed_tokens=computed,
-                cached_tokens=cached,
-                stall=stall,
-            )
-            for when, (band, index), stall, computed, cached in reversed(list(self.metrics.recent_switches))
-        ]
-
-
 class StatusSource:
     """The data that the route reads, one of the server's parts.
 
@@ -141,14 +98,20 @@ class StatusSource:
         model: The served model's name.
         rope: The ladder in use.
         registry: The registry that ``/metrics`` reads.
-        measured: The process's measurements; None with ``--disable-log-stats``.
+        metrics: The process's metrics; None with ``--disable-log-stats``, where ``running`` is not read.
+        running: Its sequences in flight.
     """
 
-    def __init__(self, model: str, rope: RopeInfo, registry: CollectorRegistry, measured: Measured | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        rope: RopeInfo,
+        registry: CollectorRegistry,
+        metrics: LengthMetrics | None,
+        running: RunningSequences,
+    ) -> None:
         self.model = model
-        self.measured = measured
-        self._rope = rope
-        self._registry = registry
+        self._rope, self._registry, self._metrics, self._running = rope, registry, metrics, running
         self._lock = asyncio.Lock()
         self._read: tuple[float, bytes] = (-SHARED_SECONDS, b"")
 
@@ -158,17 +121,45 @@ class StatusSource:
             when, content = self._read
             if time.monotonic() - when < SHARED_SECONDS:
                 return content
-            running = [] if self.measured is None else await self.measured.running.read()
+            running = [] if self._metrics is None else await self._running.read()
             # In a thread: there may be thousands of sequences, and many metric files to read.
             content = await asyncio.to_thread(self._content, running)
             self._read = time.monotonic(), content
             return content
 
     def _content(self, running: list[RunningSequence]) -> bytes:
-        found = None if self.measured is None else self.measured.figures(Readings(self._registry), running)
+        figures = None if self._metrics is None else self._figures(self._metrics, running)
         ladder = self._rope.model_dump(include={"sets", "policy", "angles", "max_model_len", "vllm_version"})
-        return (
-            Status(model=self.model, version=version("ropeswitch"), figures=found, **ladder).model_dump_json().encode()
+        found = Status(model=self.model, version=version("ropeswitch"), figures=figures, **ladder)
+        return found.model_dump_json().encode()
+
+    def _figures(self, metrics: LengthMetrics, running: list[RunningSequence]) -> Figures:
+        bands, sets = metrics.plan.bands, [each.name for each in self._rope.sets]
+        readings, now = Readings(self._registry), time.monotonic()
+        outcomes = readings.sums(instruments.REQUESTS.name, "outcome")
+        rejections = readings.sums(instruments.REJECTIONS.name, "reason")
+        return Figures(
+            live=_live(readings, bands, sets),
+            process=os.getpid(),
+            # vLLM sets it where several processes share their metrics.
+            processes="several" if "PROMETHEUS_MULTIPROC_DIR" in os.environ else "one",
+            running=running,
+            running_total=self._running.total,
+            events=[
+                SwitchEvent(
+                    seconds_ago=now - when,
+                    length_band=bands.names[band],
+                    factor_set=sets[index],
+                    recomputed_tokens=computed,
+                    cached_tokens=cached,
+                    stall=stall,
+                )
+                for when, (band, index), stall, computed, cached in reversed(list(metrics.recent_switches))
+            ],
+            latency=list(_latencies(readings, bands)),
+            switches=list(_switches(readings, sets)),
+            outcomes={each: outcomes[(each,)] for each in dict.fromkeys((*instruments.OUTCOMES, *instruments.OUTSIDE))},
+            rejections={each: count for each in instruments.REASONS if (count := rejections[(each,)])},
         )
 
 

@@ -3,15 +3,18 @@
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from vllm import EngineArgs
 from vllm.config import ModelConfig, ParallelConfig
 from vllm.distributed.utils import get_pp_indices
+from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import GIB, Workload, memory
-from ropeswitch.deploy.plan.gpus import load
+from ropeswitch.deploy.plan.gpus import load, server_defaults
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
 from ropeswitch.deploy.plan.weights import parameter_count, stage_layers, stage_weights
@@ -93,6 +96,19 @@ def test_the_plan_has_the_bytes_of_vllms_weights(
         theirs = build(monkeypatch, model, layout, stage)
         size = sum(parameter.numel() * parameter.element_size() for parameter in theirs.parameters())
         assert stage_weights(shape, layout.tensor, layout.pipeline, stage).bytes(shape) == size, f"stage {stage}"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "gib"),
+    [("A100-80GB", "NVIDIA A100-SXM4-80GB", 79.2), ("H100-80GB", "NVIDIA H100", 79.1), ("B200-180GB", "B200", 178.3)],
+)
+def test_stock_s_defaults_are_upstream_s(monkeypatch: pytest.MonkeyPatch, gpu: str, name: str, gib: float) -> None:
+    asked = {"get_device_total_memory": int(gib * GIB), "get_device_name": name, "is_tpu": False, "is_cpu": False}
+    platform = SimpleNamespace(**{each: lambda value=value: value for each, value in asked.items()})
+    monkeypatch.setattr("vllm.engine.arg_utils.current_platform", platform)
+    tokens, sequences = EngineArgs.get_batch_defaults(1)
+    server = UsageContext.OPENAI_API_SERVER
+    assert server_defaults(load()[gpu]) == (tokens[server], sequences[server])
 
 
 def test_stages_have_the_layers_that_vllm_gives_them() -> None:

@@ -16,8 +16,6 @@ from tests.server.checkpoint import WINDOW
 from tests.server.running import Answer, Server
 from tests.server.test_exactness import LENGTHS, SHARED, TOKENS, VOCABULARY, answers
 
-pytestmark = pytest.mark.full
-
 
 def test_staggered_requests_get_the_tokens_of_hugging_face(engines: Pair, reference: Reference) -> None:
     [text] = prompts([max(SHARED)], VOCABULARY, seed=2)

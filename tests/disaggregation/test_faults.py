@@ -3,8 +3,6 @@
 import time
 from typing import Any
 
-import pytest
-
 from ropeswitch.model_patches.switch.kv.nixl_connector import IN_TIME
 from tests.disaggregation.proxy import prefill_body
 from tests.disaggregation.servers import LEASE, MODEL, PATH, Pair, body, fetched, first_choice, transfer
@@ -12,8 +10,6 @@ from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
 from tests.server.checkpoint import WINDOW
 from tests.server.test_exactness import VOCABULARY
-
-pytestmark = pytest.mark.full
 
 
 def test_parameters_that_no_prefill_server_returned(engines: Pair, reference: Reference) -> None:

@@ -17,8 +17,6 @@ from tests.exactness.reference import Reference, load_model
 from tests.server.running import Server
 from tests.server.test_exactness import VOCABULARY
 
-pytestmark = pytest.mark.full
-
 
 @pytest.fixture(scope="module")
 def over_tcp(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:

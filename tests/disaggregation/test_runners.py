@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.disaggregation.servers import PATH, body, fetched, first_choice, pair
 from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
@@ -15,7 +13,6 @@ from tests.server.test_exactness import VOCABULARY
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.full
 def test_v2(checkpoint: Path, reference: Reference, tmp_path: Path) -> None:
     paths = os.pathsep.join((str(TESTS / "exactness" / "spawned"), str(TESTS.parent), os.environ["PYTHONPATH"]))
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": "1", "ROPESWITCH_TEST_TRITON": "0"}

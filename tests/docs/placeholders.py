@@ -1,7 +1,5 @@
 """The files that the pages' commands name and the repository lacks: models, factors and texts, small."""
 
-import json
-import random
 import shutil
 from pathlib import Path
 
@@ -9,7 +7,8 @@ from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from tests.docs.pages import ROOT
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.draft_models import LONGEST, ROPE, WINDOW, eagle3
-from tests.passkey_tiny.passkey import sentence
+from tests.passkey_tiny import without_factors
+from tests.passkey_tiny.passkey import filler_text
 from tests.server.checkpoint import byte_tokenizer
 
 
@@ -20,11 +19,11 @@ def fill(folder: Path, page: str) -> None:
     elif page == "docs/factor-evaluation.md":
         (folder / "MODEL").symlink_to(BUNDLED_MODEL)
     else:
-        plain(folder / "MODEL")
+        without_factors(BUNDLED_MODEL, folder / "MODEL")
     if page == "docs/start.md":
         # Other pages make it.
         shutil.copy(BUNDLED_FACTORS, folder / "llama2.json")
-    plain(folder / "Llama-2-7b-hf")
+    without_factors(BUNDLED_MODEL, folder / "Llama-2-7b-hf")
     plans = ROOT / "docs" / "plans"
     (folder / "Qwen").mkdir()
     (folder / "Qwen" / "Qwen3-8B").symlink_to(plans / "qwen3-8b")
@@ -32,8 +31,7 @@ def fill(folder: Path, page: str) -> None:
     # Three texts of some 1,000 tokens for the bundled model's tokenizer.
     (folder / "books").mkdir()
     for number in range(3):
-        rng = random.Random(number)
-        (folder / "books" / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(120)).strip())
+        (folder / "books" / f"{number}.txt").write_text(filler_text(number, 120))
     shutil.copy(BUNDLED_MODEL / "config.json", folder)
     # Factors for heads of 128 values, up to 2,048k tokens.
     sets = [{"name": "2048k", "max_length": 2097152, "factors": [1 + i for i in range(64)]}]
@@ -47,14 +45,6 @@ def fill(folder: Path, page: str) -> None:
     hook = folder / "fine-tune.sh"
     hook.write_text('#!/bin/sh\nmkdir -p "$EXTEND_OUTPUT" && cp -r "$EXTEND_MODEL"/. "$EXTEND_OUTPUT"\n')
     hook.chmod(0o755)
-
-
-def plain(folder: Path) -> None:
-    """The bundled model with a config without factors, as before it was extended."""
-    shutil.copytree(BUNDLED_MODEL, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"max_position_embeddings": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def drafts(folder: Path) -> None:

@@ -3,14 +3,14 @@
 import os
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
-from tests.server.running import START_SECONDS, Server, environment, free_port, patient
+from tests.server.running import Server, environment, free_port, patient
+from tests.server.running import _wait as wait
 
 # No compiler, little memory.
 FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
@@ -48,18 +48,14 @@ class Served:
         text = command if command.startswith("make ") else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
         with self.output.open("wb") as output:
             shell = bash(text, folder, {"PORT": str(self.port), **self.variables}, output)
-        self.server = server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
-        deadline = time.monotonic() + START_SECONDS
+        self.server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
         try:
-            while not answers(server):
-                log = self.output.read_text()[-4000:]
-                assert shell.poll() is None and time.monotonic() < deadline, f"{text}\n{log}"
-                time.sleep(0.5)
+            wait(shell, self.server, "/health")
         except BaseException:
             kill(shell)
             raise
         self.command, self.shell = command, shell
-        return server
+        return self.server
 
     def stop(self) -> None:
         """End it by SIGTERM to its own process: the command must exit with 0."""
@@ -80,9 +76,3 @@ class Served:
 def kill(shell: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(shell.pid, signal.SIGKILL)
-
-
-def answers(server: Server) -> bool:
-    with suppress(OSError):
-        return server.get("/health").status == 200
-    return False

@@ -2,8 +2,8 @@
 
 Run as ``python -m tests.exactness.plugin_engine FOLDER KEY PROMPTS FLAGS CASES``: KEY is JSON for
 ``additional_config["ropeswitch"]``, or null for an engine without it; PROMPTS a JSON list of lists of token IDs; FLAGS more
-arguments of ``LLM``; CASES a JSON list of changes of ``SamplingParams``, each for one run of all prompts. With a key the
-first request asks for an unknown factor set.
+arguments of ``LLM``; CASES a JSON list of changes of ``SamplingParams``, each for one run of all prompts. The first request
+is to be refused: with a key it asks for an unknown factor set, without one it is longer than the model's window.
 """
 
 import json
@@ -35,12 +35,12 @@ def main() -> None:
     changes = {} if key is None else {"additional_config": {"ropeswitch": key}}
     llm = LLM(folder, **ENGINE, **changes, **json.loads(sys.argv[4]))
     refused = None
-    if key is not None:
-        unknown = SamplingParams(max_tokens=1, detokenize=False, extra_args={"rope_factor_set": "nope"})
-        try:
-            llm.generate([{"prompt_token_ids": prompts[0]}], unknown, use_tqdm=False)
-        except VLLMValidationError as error:
-            refused = str(error)
+    unknown = None if key is None else {"rope_factor_set": "nope"}
+    try:
+        params = SamplingParams(max_tokens=1, detokenize=False, extra_args=unknown)
+        llm.generate([{"prompt_token_ids": prompts[0] * (5 if key is None else 1)}], params, use_tqdm=False)
+    except VLLMValidationError as error:
+        refused = str(error)
     greedy = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, "logprobs": 1, "detokenize": False}
     runs = []
     for case in json.loads(sys.argv[5]):

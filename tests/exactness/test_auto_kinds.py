@@ -63,7 +63,6 @@ KINDS = {
     "native-window": Kind(yarn_sets(PLAIN), longest=256, key={"native_window": 64}),
 }  # fmt: skip
 
-
 # One of each formula; the others differ in parameters that tests/factors/ladders checks against transformers.
 SOON = ("yarn-not-truncated", "linear-pi", "dynamic", "llama3")
 

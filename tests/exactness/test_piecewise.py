@@ -8,6 +8,7 @@ import pytest
 from tests.fresh_process import check_cases
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 def test_cases() -> None:
     pytest.importorskip("triton", reason="Triton has no build for this machine")

@@ -1,13 +1,11 @@
 """A folder for each test, passkey-tiny, opened once, and that model before it was extended."""
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from ropeswitch.factors.local_model import LocalModel
-from tests.passkey_tiny import FOLDER
+from tests.passkey_tiny import FOLDER, without_factors
 
 MODEL = str(FOLDER)
 
@@ -28,8 +26,5 @@ def model() -> LocalModel:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The bundled model with a config that says no factors: what a search for a longer length begins with."""
     folder = tmp_path_factory.mktemp("plain") / "plain"
-    shutil.copytree(FOLDER, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"max_position_embeddings": 256, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-    (folder / "config.json").write_text(json.dumps(config))
+    without_factors(FOLDER, folder)
     return str(folder)

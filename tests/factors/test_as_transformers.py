@@ -24,16 +24,13 @@ BLOCKS = ("rope_parameters", "rope_scaling")
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "olmo2", "glm4", "phi", "granite", "smollm3", "gpt_neox")
 WINDOW = "original_max_position_embeddings"
 # Fields whose values must be those of transformers.
-READ = (
+READ = [
     "rope_theta",
     "rope_type",
     "factor",
     WINDOW,
-    "partial_rotary_factor",
-    "short_factor",
-    "long_factor",
-    "beta_fast",
-)
+    *"partial_rotary_factor short_factor long_factor beta_fast".split(),
+]
 REFUSALS = (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, NotImplementedError)
 REFUSALS += (StrictDataclassError,)
 MISSING: Any = object()

@@ -19,12 +19,10 @@ SCALED = [*IMPORT, "--scale", "longrope", "--original-length", "4096"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "short.csv").write_text("0.9\n3\n2\n")
-    (tmp_path / "long.csv").write_text("1,100,543.68\n" * 32)
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def files(folder: Path) -> None:
+    (folder / "short.csv").write_text("0.9\n3\n2\n")
+    (folder / "long.csv").write_text("1,100,543.68\n" * 32)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
 def test_import_csv(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,18 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.nn.functional import cross_entropy
-from transformers import (
-    CohereConfig,
-    CohereForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-)
 
 from ropeswitch.factors.factor_set import FactorError, FactorSet
 from ropeswitch.factors.local_model import LocalModel, cos_sin
@@ -26,13 +16,13 @@ HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embed
 SHORT, LONG = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0]
 
 
-def phi3() -> Phi3ForCausalLM:
+def phi3() -> transformers.Phi3ForCausalLM:
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": SHORT, "long_factor": LONG}
     sizes = SIZE | HEADS | {"original_max_position_embeddings": 16, "pad_token_id": 0}
-    return Phi3ForCausalLM(Phi3Config(rope_parameters=rope, **sizes))
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(rope_parameters=rope, **sizes))
 
 
-def opened(model: PreTrainedModel) -> LocalModel:
+def opened(model: transformers.PreTrainedModel) -> LocalModel:
     return LocalModel.of(model.eval(), None, model.config.to_dict(), "tiny")
 
 
@@ -78,12 +68,13 @@ def test_start_tokens_keep_their_angles_and_all_have_the_scale() -> None:
         torch.testing.assert_close(sin[row], (1.5 * angles.sin()).float(), rtol=0, atol=2e-7)
 
 
-GPT2 = GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=1, n_head=2)
-GEMMA2 = Gemma2Config(**SIZE, **HEADS, head_dim=16, final_logit_softcapping=0.1)
+GPT2 = transformers.GPT2Config(vocab_size=50, n_positions=64, n_embd=32, n_layer=1, n_head=2)
+COHERE = transformers.CohereConfig(**SIZE, **HEADS)
+GEMMA2 = transformers.Gemma2Config(**SIZE, **HEADS, head_dim=16, final_logit_softcapping=0.1)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "no rope": (lambda: GPT2LMHeadModel(GPT2), "GPT2LMHeadModel has no rotary embedding"),
-    "interleaved": (lambda: CohereForCausalLM(CohereConfig(**SIZE, **HEADS)), "interleaves its rotary pairs"),
-    "soft cap": (lambda: Gemma2ForCausalLM(GEMMA2), "scales its logits"),
+    "no rope": (lambda: transformers.GPT2LMHeadModel(GPT2), "GPT2LMHeadModel has no rotary embedding"),
+    "interleaved": (lambda: transformers.CohereForCausalLM(COHERE), "interleaves its rotary pairs"),
+    "soft cap": (lambda: transformers.Gemma2ForCausalLM(GEMMA2), "scales its logits"),
 }
 
 

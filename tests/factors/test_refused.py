@@ -20,21 +20,20 @@ FLAGS = {"MODEL": MODEL, "SIZE": SIZE, "BASE": BASE, "CSV": "--set 8k=8192:short
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: LocalModel) -> Path:
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch, model: LocalModel) -> Path:
     """Files that the rows name; the commands find the model open already."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(LocalModel, "load", classmethod(lambda cls, name, dtype: model))
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "out.cells.jsonl").mkdir()
+    (folder / "empty").mkdir()
+    (folder / "out.cells.jsonl").mkdir()
     texts = {"short.csv": "0.9\n3\n2\n", "two.csv": "1\n2\n", "config.json": json.dumps(CONFIG)}
     texts |= {"baseless.json": json.dumps(BASELESS), "short.txt": "A word.", "long.txt": "A word. " * 99}
     texts |= dict.fromkeys(("mine.json", "mine.64.checkpoint.json"), "mine")
     texts |= {"bad.jsonl": '{"text": "a"}\n["b"]\n', "half.jsonl": '{"text": "hi \\ud83d there"}\n'}
     for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+        (folder / name).write_text(text)
+    (folder / "latin.txt").write_bytes(b"caf\xe9")
     assert main(["factors", "rule", "ntk", *SIZE.split(), "--lengths", "8k,32k", "-o", "ntk.json"]) == 0
-    return tmp_path
+    return folder
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -50,9 +49,8 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     before = contents(folder)
     capsys.readouterr()
     flags = FLAGS | {"PLAIN": plain}
-    assert (
-        main([part for word in shlex.split(command) for part in shlex.split(flags.get(word, shlex.quote(word)))]) == 2
-    )
+    words = [part for word in shlex.split(command) for part in shlex.split(flags.get(word, shlex.quote(word)))]
+    assert main(words) == 2
     printed = capsys.readouterr()
     *other, last = printed.err.splitlines()
     assert last.startswith("ropeswitch: error: ") and message in last and "Traceback" not in str(other)

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -50,17 +49,8 @@ def settle(server: Server, seconds: float = 30) -> None:
         time.sleep(0.2)
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a process holds: resident memory in bytes, open files, threads."""
-
-    memory: int
-    files: int
-    threads: int
-
-
-def held(server: Server) -> dict[str, Held]:
-    """By the role of each process: the command's, with the API server in it, the engine's, its worker's."""
+def held(server: Server) -> dict[str, tuple[int, int, int]]:
+    """Resident memory in bytes, open files and threads of the command with its API server, the engine and its worker."""
     found = {"api": _held(psutil.Process(server.process.pid))}
     for each in processes(server):
         # A process may end meanwhile.
@@ -72,5 +62,5 @@ def held(server: Server) -> dict[str, Held]:
     return found
 
 
-def _held(process: psutil.Process) -> Held:
-    return Held(process.memory_info().rss, process.num_fds(), process.num_threads())
+def _held(process: psutil.Process) -> tuple[int, int, int]:
+    return process.memory_info().rss, process.num_fds(), process.num_threads()

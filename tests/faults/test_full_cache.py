@@ -30,7 +30,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.full
 def test_a_full_cache_changes_no_answer_and_loses_no_request(crowded: Server) -> None:
     usage: list[float] = []
-    with unharmed(crowded, BODIES, CLIENTS) as clients:
+    with unharmed(crowded, BODIES, CLIENTS):
         before = metrics(crowded)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -40,4 +40,3 @@ def test_a_full_cache_changes_no_answer_and_loses_no_request(crowded: Server) ->
     after = metrics(crowded)
     assert sorted(usage)[len(usage) // 2] > 0.8, "the cache was not full"
     assert after["vllm:num_preemptions_total"] > before["vllm:num_preemptions_total"]
-    print(f"{sum(each.answers for each in clients)} answers, {after['vllm:num_preemptions_total']:.0f} preemptions")

@@ -1,7 +1,4 @@
-"""A server of which the kernel takes a process away tells its clients, leaves with an error, and leaves nothing behind.
-
-What happens when a rank is killed is in ``tests/server/test_lost_rank.py``.
-"""
+"""A server of which the kernel takes a process away tells its clients, leaves with an error, and leaves nothing behind."""
 
 import json
 import socket
@@ -13,12 +10,16 @@ import pytest
 
 from tests.faults.conftest import FLAGS, MODEL
 from tests.passkey_tiny import SERVED
-from tests.server.asking import SECONDS, Asking, lose, wait_until
-from tests.server.running import PROGRAM, Server, running
+from tests.server.asking import SECONDS, Asking, lose, processes, wait_until
+from tests.server.checkpoint import phi3_with_tokenizer
+from tests.server.running import ENGINE, PROGRAM, Server, running
 
 STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 1000, "ignore_eos": True, "stream": True}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
 TWO = ["--api-server-count", "2"]
+# In chunks so small that a prompt of 1,000 tokens takes a while.
+RANKS = ["--tensor-parallel-size", "2", "--decode-context-parallel-size", "2", "--max-num-batched-tokens", "2"]
+PREFILL: dict[str, Any] = {"model": MODEL, "prompt": [5] * 1000, "max_tokens": 5}
 
 
 def is_told(asking: Asking) -> str:
@@ -62,6 +63,23 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
         assert endings == (["broken"] * 5 if flags else ["error"] * 2 + ["event"] * 3), endings
         log = server.log.read_text()
         assert "ropeswitch: error: " in log and "see the log above" in log and "start/run.py" not in log
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("rank", "beside", "endings"),
+    [(0, [STREAM, PREFILL], ["error", "event"]), (1, [STREAM], ["event"]), (1, [], [])],
+    ids=["prefill", "decode", "idle"],
+)
+def test_a_rank(tmp_path: Path, rank: int, beside: list[dict[str, Any]], endings: list[str]) -> None:
+    checkpoint = str(phi3_with_tokenizer(tmp_path, num_key_value_heads=1))
+    flags = [*ENGINE, *RANKS, "--max-num-seqs", "2", "--served-model-name", MODEL]
+    with running(tmp_path, checkpoint, *flags) as server:
+        # What the ranks talk through has no name any more, so it goes with them, however they end.
+        regions = [region.path for each in processes(server) for region in each.memory_maps()]
+        shared = {path for path in regions if "-cpushm_" in path}
+        assert len(shared) >= 2 and not any(Path(path.removesuffix(" (deleted)")).exists() for path in shared)
+        assert take_away(server, f"Worker_TP{rank}_DCP{rank}", [Asking(server, body) for body in beside]) == endings
 
 
 @pytest.mark.full

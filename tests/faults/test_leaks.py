@@ -10,16 +10,16 @@ import pytest
 
 from tests.faults.beside import unharmed
 from tests.faults.conftest import MODEL
-from tests.faults.state import Held, held, metrics, series, settle
+from tests.faults.state import held, metrics, series, settle
 from tests.server.running import Server
 
 WARM_UP = 2000
 REQUESTS = 10_000
 ROUNDS = 4
 AT_ONCE = 24
-# What 8,000 requests may add to a process: a KiB each, where one that leaked its prompt or its answer would leave several.
-# Pools, caches and the allocator's arenas have grown in the warm-up.
-MOST_GROWTH = (REQUESTS - WARM_UP) * 1024
+# What 8,000 requests may add to a process: a KiB each, where one that leaked its prompt or its answer would leave several,
+# two files and a thread. Pools, caches and the allocator's arenas have grown in the warm-up.
+MOST_GROWTH = ((REQUESTS - WARM_UP) * 1024, 2, 1)
 FEW = 64
 OUTCOMES = "ropeswitch_requests_total{{{}}}"
 CHAT = {"messages": [{"role": "user", "content": "The pass key is 12."}], "max_tokens": 1}
@@ -78,12 +78,11 @@ def test_ten_thousand_requests_harm_no_other_client_and_leave_nothing(server: Se
         with unharmed(server):
             found = asyncio.run(send(server, (REQUESTS - WARM_UP) // ROUNDS, rng))
         fates = {fate: fates.get(fate, 0) + found.get(fate, 0) for fate in fates | found}
-        after = at_rest(server)
-        grown = {name: difference(after[name], before[name]) for name in before}
     assert set(fates) == {"200", "400", "404", "left"} and fates["left"] > 300, fates
-    for name, more in grown.items():
-        assert more.memory <= MOST_GROWTH, (name, more)
-        assert more.files <= 2 and more.threads <= 1, (name, more)
+    after = at_rest(server)
+    for name in before:
+        grown = [now - then for now, then in zip(after[name], before[name], strict=True)]
+        assert all(more <= most for more, most in zip(grown, MOST_GROWTH, strict=True)), (name, grown)
     # What is seen for the first time may add a few; with each request one more would be thousands.
     assert len(series(server) - lines) <= FEW, sorted(series(server) - lines)
     ended = metrics(server)
@@ -92,12 +91,8 @@ def test_ten_thousand_requests_harm_no_other_client_and_leave_nothing(server: Se
     assert ended[left := OUTCOMES.format("disconnect")] - counted.get(left, 0) > 300
 
 
-def at_rest(server: Server) -> dict[str, Held]:
+def at_rest(server: Server) -> dict[str, tuple[int, int, int]]:
     """What the processes hold when no request is in hand and the sockets of clients that left are closed."""
     settle(server)
     time.sleep(2)
     return held(server)
-
-
-def difference(after: Held, before: Held) -> Held:
-    return Held(after.memory - before.memory, after.files - before.files, after.threads - before.threads)

@@ -16,7 +16,6 @@ from tests.exactness.engines import first_choice, greedy, prompts, run, schedule
 from tests.exactness.reference import Reference
 from tests.lmcache.store import Lookups, Store, hits
 
-pytestmark = pytest.mark.full
 StartStore = Callable[[], Store]
 SHORT, LONG = 0, 1
 

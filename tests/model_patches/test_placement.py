@@ -16,7 +16,7 @@ from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch.config.settings import PLACEMENT, POLICIES, RopeSettings, settings_of
 from ropeswitch.model_patches.switch.engine import patching
 from ropeswitch.model_patches.switch.engine.process_inputs import placing
-from ropeswitch.model_patches.switch.engine_args import checked_max_model_len, configure_from_key
+from ropeswitch.model_patches.switch.engine_args import configure_from_key
 from ropeswitch.model_patches.switch.placement import (
     EngineLadder,
     Placement,
@@ -69,14 +69,9 @@ def test_beyond_the_ladder_and_unknown_names_are_errors() -> None:
     assert place(ENGINE, 65, forced="s8").index == 0
 
 
-def test_settings_survive_the_trip_to_a_worker_and_the_ladders_end_limits_the_model() -> None:
+def test_settings_survive_the_trip_to_a_worker() -> None:
     settings = RopeSettings(LADDER, 5e5, "hf", policy="reserve")
     assert RopeSettings.from_json(settings.to_json()) == settings
-    assert checked_max_model_len(None, LADDER) == 64
-    assert checked_max_model_len(-1, LADDER) == -1
-    assert checked_max_model_len(30, LADDER) == 30
-    with pytest.raises(FactorError, match="--max-model-len: 65"):
-        checked_max_model_len(65, LADDER)
 
 
 def placed(ladder: EngineLadder, prompt: int, generated: int = 0, **values: Any) -> Placement:

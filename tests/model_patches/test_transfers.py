@@ -41,7 +41,6 @@ def request(tokens: list[int], adapter: str | None = None, media: tuple[str, ...
 
 PROMPT = prompt_digest(request([1, 2, 3]))
 
-
 NUMBERS = ("remote_port", "tp_size", "dcp_size", "pp_size")
 TEXTS = ("remote_engine_id", "remote_request_id", "remote_host")
 

@@ -1,17 +1,16 @@
 """What cannot be rotated per request is refused, with the field, the value and the reason."""
 
-import ast
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import vllm
 from transformers import DiffusionGemmaConfig
 from vllm import EngineArgs
 from vllm.config import KVTransferConfig
 
-from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
@@ -33,7 +32,6 @@ ARGS = {
     "speculative_config": None, "kv_transfer_config": None, "kv_offloading_size": None,
     "hf_overrides": {}, "scheduler_cls": None, "worker_cls": "auto", "max_model_len": None, "additional_config": {},
 }  # fmt: skip
-
 
 # A config, its ladder, and the field that is refused, with as much of the reason as tells it from others.
 MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
@@ -234,10 +232,17 @@ def test_configure_keeps_what_the_user_set() -> None:
     configure(args, RopeSettings(LADDER, 1e4, length_aware=False), MODEL, device_name="cpu")
     assert args.scheduler_cls == SCHEDULER
     for field in ("scheduler_cls", "worker_cls"):
+        args = SimpleNamespace(**(ARGS | {field: "mine.Own"}))
         with pytest.raises(UnsupportedError, match=f"{field}: 'mine.Own'"):
-            configure(
-                SimpleNamespace(**(ARGS | {field: "mine.Own"})), RopeSettings(LADDER, 1e4), MODEL, device_name="cpu"
-            )
+            configure(args, RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
+
+
+@pytest.mark.parametrize(("asked", "served"), [(None, 64), (-1, -1), (30, 30), (65, None)])
+def test_the_ladders_end_limits_the_model(asked: int | None, served: int | None) -> None:
+    args = SimpleNamespace(**(ARGS | {"max_model_len": asked}))
+    with pytest.raises(FactorError, match="--max-model-len: 65") if served is None else nullcontext():
+        configure(args, RopeSettings(LADDER, 1e4), MODEL, device_name="cpu")
+        assert args.max_model_len == served
 
 
 @pytest.mark.parametrize("v2", ["0", "1"])
@@ -248,15 +253,3 @@ def test_a_diffusion_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, v2: 
     args = EngineArgs(model=str(tmp_path), skip_tokenizer_init=True, additional_config={KEY: {"ladder": "auto"}})
     with pytest.raises(UnsupportedError, match=r"canvas_length: 256: .* keeps a state that no ladder reaches"):
         configure_from_key(args)
-
-
-def test_no_other_model_has_such_a_state() -> None:
-    """The others: of encoders with decoders, which ``check_engine`` refuses, and the one that a ladder's descends from."""
-    states = {
-        node.name
-        for file in Path(vllm.__file__).parent.rglob("*.py")
-        if "ModelState)" in (text := file.read_text(encoding="utf-8"))
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "ModelState" for base in node.bases)
-    }
-    assert states == {"DefaultModelState", "DiffusionGemmaModelState", "EncoderDecoderModelState"}

@@ -65,6 +65,12 @@ def sentence(rng: random.Random) -> str:
     return f" The {noun} is {rng.randrange(10 ** rng.randint(1, KEY_DIGITS))} steps from the {other}."
 
 
+def filler_text(seed: int, sentences: int) -> str:
+    """A text of that many sentences."""
+    rng = random.Random(seed)
+    return "".join(sentence(rng) for _ in range(sentences)).strip()
+
+
 @lru_cache(maxsize=65536)
 def _tokens(tokenizer: PreTrainedTokenizerBase, piece: str) -> int:
     return len(tokenizer.encode(piece, add_special_tokens=False))

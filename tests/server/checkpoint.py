@@ -1,13 +1,18 @@
 """A tiny random Phi-3 with a byte tokenizer: one token per byte, so that a prompt is as long as its text."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ropeswitch.factors.factor_set import FactorLadder
+from ropeswitch.factors.hf_config import ladder_from_config
 from tests.exactness import checkpoints
 
+SETS = ("short", "long")
+EOS = 2
 WINDOW = 256
 MAXIMUM = 1024
 SPECIAL = ["<pad>", "<bos>", "<eos>"]
@@ -35,3 +40,10 @@ def phi3_with_tokenizer(folder: Path, **changes: Any) -> Path:
     checkpoints.phi3(folder, window=WINDOW, maximum=MAXIMUM, vocab_size=len(tokenizer), **changes)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def ladder_of(checkpoint: Path) -> FactorLadder:
+    """Its sets, for a comparison of a server with Hugging Face."""
+    ladder = ladder_from_config(json.loads((checkpoint / "config.json").read_text()))
+    assert ladder is not None and ladder.names == SETS
+    return ladder

@@ -13,7 +13,6 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.start import model_config
-from ropeswitch.server.start.fit.memory import Memory
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.serve import plugin_names
 from tests.exactness import checkpoints
@@ -28,7 +27,7 @@ def started(refusal: Any, monkeypatch: pytest.MonkeyPatch) -> Started:
     seen: list[Namespace] = []
 
     def run(_: Any, args: Namespace, console: Console) -> None:
-        seen.append(Namespace(**vars(args), held=console.path is not None))
+        seen.append(Namespace(**vars(args), held=not console.whole))
         raise UsageError("seen")
 
     def start(*argv: str) -> Namespace:
@@ -127,13 +126,6 @@ def test_the_bundled_model_by_its_path_is_the_bundled_model(
         assert found(*model) == (["r1", "r2", "x64", "x512"], 1 << 30)
     chosen = ["--ladder", "auto", "--kv-cache-memory-bytes", "64M"]
     assert found("longrope-mini", *chosen) == (["short", "long"], 64 << 20)
-
-
-def test_the_kv_cache_is_chosen_by_what_is_free(
-    started: Started, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ropeswitch.server.start.fit.cpu.read_memory", lambda: Memory(total=64 << 30, free=6 << 30))
-    assert started(str(checkpoint)).kv_cache_memory_bytes == pytest.approx(2 << 30, rel=1e-3)
 
 
 @pytest.mark.parametrize("from_file", [False, True], ids=["flag", "file"])

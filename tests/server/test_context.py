@@ -13,6 +13,7 @@ from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsPar
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from ropeswitch.model_patches.switch.placement import Placement
+from ropeswitch.server.app.aliases import Alias
 from ropeswitch.server.app.engine_client import Prompts, RopeClient
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.limits.keys import KeyRing, Turns, digest
@@ -230,3 +231,13 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     with pytest.raises(VLLMValidationError) as refused:
         placed(params, prompt=5, context=RequestContext())
     assert refused.value.parameter == field
+
+
+def test_a_beam_search_that_would_reserve_is_refused_unless_it_names_its_set() -> None:
+    """vLLM sends each of its tokens as a request of one token, which has no answer's limit to reserve."""
+    params, beams = SamplingParams(max_tokens=1), {"beams": 2, "limited": True}
+    with pytest.raises(VLLMValidationError) as refused:
+        placed(params, prompt=5, context=RequestContext(asked=Asked(**beams)), policy="reserve")
+    assert refused.value.parameter == "use_beam_search"
+    named = RequestContext(asked=Asked(alias=Alias("m@long", "m", "long"), **beams))
+    assert chosen(placed(params, prompt=5, context=named, policy="reserve")) == ("long", "forced")

@@ -9,10 +9,9 @@ import vllm
 
 from ropeswitch.server.patches import SERVER_PATCHES
 from tests.exactness.reference import Reference
-from tests.server.checkpoint import MAXIMUM, WINDOW
+from tests.server.checkpoint import EOS, MAXIMUM, SETS, WINDOW, ladder_of
 from tests.server.conftest import MODEL
 from tests.server.observed import generate
-from tests.server.reference import EOS, SETS, ladder_of
 from tests.server.running import Server
 
 LONG = f"{MODEL}@long"
@@ -134,12 +133,11 @@ def test_a_wrong_set_or_policy_is_a_400_that_names_the_field(server: Server, pat
     assert server.post(path, body | {"model": "other@long"}, **headers).status == 404
 
 
-@pytest.mark.parametrize(("asked", "field"), [(asking(), "factor_set"), (asking(None, "reserve"), "ladder_policy")])
-def test_what_a_route_would_ignore_is_refused(server: Server, asked: dict[str, Any], field: str) -> None:
-    for path, body in (("/v1/completions", ROUTES["/v1/completions"][0] | BEAMS), ("/generative_scoring", None)):
-        answer = server.post(path, (body or ROUTES[path][0]) | asked)
-        assert answer.status == 400, answer.text
-        assert answer.json["error"]["param"] == f"vllm_xargs.rope_{field}"
+def test_what_a_route_would_ignore_is_refused(server: Server) -> None:
+    for asked, field in ((asking(), "rope_factor_set"), (asking(None, "reserve"), "rope_ladder_policy")):
+        for path, more in (("/v1/completions", BEAMS), ("/generative_scoring", {})):
+            answer = server.post(path, ROUTES[path][0] | more | asked)
+            assert (answer.status, answer.json["error"]["param"]) == (400, f"vllm_xargs.{field}"), answer.text
 
 
 def best_beams(reference: Reference, prompt: list[int], width: int, steps: int) -> list[list[int]]:
@@ -178,12 +176,6 @@ def test_a_forced_set_rotates_as_in_hugging_face(server: Server, checkpoint: Pat
     assert (answer.status, answer.sets) == (200, "short")
 
 
-def reserving(path: str, limit: int | None) -> dict[str, Any]:
-    """A request that reserves, with an output limit or, where the route allows it, without one."""
-    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-    return ROUTES[path][0] | asking(None, "reserve") | STOP | {name: limit}
-
-
 @pytest.mark.parametrize("path", STREAMING)
 def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -> None:
     """Its answer ends with the first token, where the route can say so; the set is that of the limit all the same."""
@@ -191,8 +183,9 @@ def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -
     if path in ("/v1/chat/completions", "/v1/responses"):
         # vLLM's handlers fill in the end of the context where nobody named a limit.
         limits.append((None, "short"))
+    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
     for limit, expected in limits:
-        answer = server.post(path, reserving(path, limit))
+        answer = server.post(path, ROUTES[path][0] | asking(None, "reserve") | STOP | {name: limit})
         assert (answer.status, answer.sets) == (200, expected), answer.text
 
 

@@ -11,8 +11,10 @@ from ropeswitch.server.metrics import queue_metrics
 from ropeswitch.server.metrics.fates import PATHS
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from ropeswitch.server.metrics.series import MOST_SERIES
+from tests.docs.made import written
 from tests.docs.pages import ROOT
 from tests.server.conftest import MODEL
+from tests.server.metrics import page
 from tests.server.metrics.ladders import total, values
 from tests.server.observed import SECONDS, Log, Moved, generate, leave, scrape
 from tests.server.running import Server
@@ -136,8 +138,9 @@ def test_every_route_that_runs_prompts_is_counted(server: Server) -> None:
 
 
 def test_the_page_and_the_server_list_the_same_metrics(server: Server) -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    documented = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    text = (ROOT / page.PAGE).read_text(encoding="utf-8")
+    assert written(text, "docs-metrics", page.TABLES) == text, "run make docs-metrics"
+    documented = dict(re.findall(r"^\| `(ropeswitch_\w+)` \| (\w+) \|", text, re.MULTILINE))
     text = server.get("/metrics").text
     assert dict(re.findall(r"^# TYPE (ropeswitch_\w+) (\w+)$", text, re.MULTILINE)) == documented
     # Whatever other tests have asked of this server.

@@ -73,11 +73,9 @@ def test_leaving_waits_for_the_last_request(monkeypatch: pytest.MonkeyPatch, how
 
 
 @pytest.mark.parametrize("root", ["", "/prefix"])
-def test_who_leaves_answers_probes_and_scrapes_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, root: str
-) -> None:
+def test_who_leaves_answers_probes_and_scrapes_alone(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
     app = FastAPI(root_path=root)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
+    app.state.ropeswitch = server_parts(parts())
     app.add_middleware(Front)
 
     @app.get("/{path:path}")

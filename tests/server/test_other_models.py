@@ -11,9 +11,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from tests.exactness.reference import Reference
+from tests.server.checkpoint import SETS, ladder_of
 from tests.server.conftest import MODEL
 from tests.server.observed import Moved, scrape
-from tests.server.reference import SETS, ladder_of
 from tests.server.running import ENGINE, running
 from tests.server.test_factor_sets_api import MESSAGES, STOP
 
@@ -100,10 +100,13 @@ def test_adapters_and_names_with_the_separator_on_a_server_that_reserves(checkpo
         for changes, expected in (({}, "long"), ({"max_tokens": 5}, "short"), (by_length, "short")):
             answer = server.post("/v1/chat/completions", chat | changes)
             assert (answer.status, answer.sets) == (200, expected), answer.text
-        # Nothing of an answer that crosses is recomputed, whether in one request or in a beam search's many.
+        # Nothing of an answer that crosses is recomputed. The steps of a beam search do not know the answer's limit.
         before = scrape(server)
         crossing: dict[str, Any] = {"model": "tiny@v1", "prompt": [9] * 240, "max_tokens": 30, "ignore_eos": True}
-        for changes in ({}, {"n": 2, "use_beam_search": True}):
+        beams = {"n": 2, "use_beam_search": True}
+        refused = server.post("/v1/completions", crossing | beams)
+        assert (refused.status, refused.json["error"]["param"]) == (400, "use_beam_search"), refused.text
+        for changes in ({}, beams | {"model": "tiny@v1@long"}):
             answer = server.post("/v1/completions", crossing | changes)
             assert (answer.status, answer.sets) == (200, "long"), answer.text
         moved = Moved(before, scrape(server))
@@ -111,4 +114,4 @@ def test_adapters_and_names_with_the_separator_on_a_server_that_reserves(checkpo
         for name in ("prompt_tokens_total", "generated_tokens_total"):
             assert moved(name, factor_set="short") == 0
         policy = "ladder_policy_requests_total"
-        assert moved(policy, policy="reserve") == moved(policy) > 0
+        assert moved(policy, policy="reserve") == 1 and moved(policy, policy="length") == 0

@@ -50,20 +50,20 @@ class Server:
     def record(self, _: None, iteration: IterationStats, engine_idx: int) -> None:
         self.recorded.append(iteration)
 
-    def add(
-        self,
-        name: str,
-        kind: RequestOutputKind,
-        prompt: int = 1,
-        prompt_logprobs: int | None = None,
-        parent: ParentRequest | None = None,
-    ) -> None:
+    def add(self, name: str, kind: RequestOutputKind, prompt: int = 1, parent: ParentRequest | None = None) -> None:
         queue = self.queues[name] = RequestOutputCollector(kind, name)
-        self.processor.add_request(request(name, kind, prompt, prompt_logprobs), None, parent, 0, queue)
+        self.processor.add_request(request(name, kind, prompt), None, parent, 0, queue)
         self.processor.request_states[name].ropeswitch = SimpleNamespace(engine=0)
 
     def step(self, *outputs: EngineCoreOutput) -> None:
         self.processor.process_outputs(list(outputs), time.monotonic(), IterationStats())
+
+    async def fall_behind(self, name: str, tokens: int) -> None:
+        """A stream with more outputs than its client reads."""
+        self.add(name, STREAM)
+        for token in range(tokens):
+            self.step(output(name, token))
+            await asyncio.sleep(0)
 
     async def read(self, name: str) -> Any:
         """The parts of an answer until it is whole."""
@@ -73,13 +73,19 @@ class Server:
         return parts
 
 
-def request(name: str, kind: RequestOutputKind, prompt: int, prompt_logprobs: int | None) -> EngineCoreRequest:
+def request(name: str, kind: RequestOutputKind, prompt: int = 1) -> EngineCoreRequest:
+    """A request with log-probabilities of its answer, and of a prompt of more than one token."""
+    wanted = WIDTH - 1 if prompt > 1 else None
     params = SamplingParams(
-        max_tokens=99, detokenize=False, logprobs=WIDTH - 1, prompt_logprobs=prompt_logprobs, output_kind=kind
+        max_tokens=99, detokenize=False, logprobs=WIDTH - 1, prompt_logprobs=wanted, output_kind=kind
     )
     return EngineCoreRequest(
         name, [5] * prompt, None, params, None, time.time(), None, None, None, external_req_id=name
     )
+
+
+def tokens_of(parts: Any) -> list[int]:
+    return [token for part in parts for token in part.outputs[0].token_ids]
 
 
 def output(name: str, token: int, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
@@ -132,9 +138,8 @@ async def test_other_tasks_run_between_slices(
     for token in range(tokens):
         server.step(*(output(name, token, FinishReason.LENGTH if token == tokens - 1 else None) for name in names))
     for parts in await asyncio.gather(*readers):
-        found = [token for part in parts for token in part.outputs[0].token_ids]
         first = [next(iter(each)) for part in parts for each in part.outputs[0].logprobs]
-        assert found == first == list(range(tokens))
+        assert tokens_of(parts) == first == list(range(tokens))
     beside.cancel()
     # Of the first step, one slice fits into its turn.
     counted_late = sum(each.num_generation_tokens for each in server.recorded)
@@ -149,10 +154,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_client_told(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paced_outputs, "BEHIND", 50)
-    server.add("slow", STREAM)
-    for token in range(60):
-        server.step(output("slow", token))
-        await asyncio.sleep(0)
+    await server.fall_behind("slow", 60)
     while not server.aborted:
         await asyncio.sleep(0.01)
     server.step(output("slow", 60))
@@ -163,22 +165,18 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_client_told(
 
 
 async def test_a_stream_that_is_read_again_continues_where_it_was(server: Server) -> None:
-    server.add("slow", STREAM)
-    for token in range(60):
-        server.step(output("slow", token))
-        await asyncio.sleep(0)
+    await server.fall_behind("slow", 60)
     # It has no log-probabilities, and comes after those that wait nonetheless.
     server.step(EngineCoreOutput("slow", [], finish_reason=FinishReason.LENGTH))
     # One slice at most is turned into objects before it is read.
     assert sum(len(each.token_ids) for each in server.queues["slow"].output.outputs) <= SLICE // WIDTH + 1
-    parts = await server.read("slow")
-    assert [token for part in parts for token in part.outputs[0].token_ids] == list(range(60))
+    assert tokens_of(await server.read("slow")) == list(range(60))
 
 
 async def test_an_answer_with_too_many_is_refused_not_built_nor_taken_for_a_whole_one(server: Server) -> None:
     """The other answer to its prompt ends with it."""
     server.processor.most = 10 * WIDTH
-    parent = ParentRequest(request("parent", WHOLE, 1, None))
+    parent = ParentRequest(request("parent", WHOLE))
     whole, sibling = (parent.get_child_info(index)[0] for index in range(2))
     for name, kind in ((whole, WHOLE), (sibling, WHOLE), ("stream", STREAM)):
         server.add(name, kind, parent=None if kind is STREAM else parent)
@@ -201,25 +199,47 @@ async def test_answers_that_end_together_are_not_built_in_one_turn(server: Serve
         assert all(queue.output is None for queue in server.queues.values())
         await asyncio.sleep(0.02)
     for parts in await asyncio.gather(*(server.read(name) for name in "abc")):
-        assert parts[-1].outputs[0].token_ids == list(range(20))
+        assert tokens_of(parts) == list(range(20))
 
 
-async def test_a_stream_keeps_no_log_probabilities_that_it_has_sent(server: Server) -> None:
+@pytest.mark.parametrize("together", [1, 40])
+async def test_a_stream_keeps_no_log_probabilities_that_it_has_sent(server: Server, together: int) -> None:
+    """Of a client that keeps up, which waits for nothing, and of one that has fallen behind."""
     server.add("a", STREAM)
-    for token in range(500):
+    for start in range(0, 400, together):
+        for token in range(start, start + together):
+            server.step(output("a", token))
+        found = []
+        while len(found) < together:
+            [part] = (await asyncio.wait_for(server.queues["a"].get(), 20)).outputs
+            found += part.token_ids
+            assert [next(iter(each)) for each in part.logprobs] == part.token_ids
+            await asyncio.sleep(0)
+        assert found == list(range(start, start + together))
+    assert len(server.processor.request_states["a"].logprobs_processor.logprobs) <= max(20, together)
+    assert bool(server.recorded) == (together > 1)
+
+
+async def test_a_stream_in_intervals_has_the_log_probabilities_of_all_its_tokens(server: Server) -> None:
+    """``--stream-interval``: its tokens are sent eight at a time, and so long their log-probabilities are kept."""
+    server.processor.stream_interval = 8
+    server.add("a", STREAM)
+    for token in range(65):
         server.step(output("a", token))
-        [found] = (await server.queues["a"].get()).outputs
-        assert found.token_ids == [token] and [next(iter(each)) for each in found.logprobs] == [token]
         await asyncio.sleep(0)
-    assert len(server.processor.request_states["a"].logprobs_processor.logprobs) < 20
-    assert server.recorded == [], "a client that keeps up waits for nothing"
+        if token % 8 == 0:
+            [part] = (await asyncio.wait_for(server.queues["a"].get(), 20)).outputs
+            assert (
+                part.token_ids
+                == [next(iter(each)) for each in part.logprobs]
+                == list(range(max(0, token - 7), token + 1))
+            )
 
 
 async def test_flat_log_probabilities_stop_no_ones_outputs(server: Server) -> None:
     """/inference/v1/generate takes ``flat_logprobs``, whose container deletes nothing."""
     server.add("a", STREAM)
-    state = server.processor.request_states["a"]
-    state.logprobs_processor.logprobs = FlatLogprobs()
+    server.processor.request_states["a"].logprobs_processor.logprobs = FlatLogprobs()
     for token in range(50):
         server.step(output("a", token))
         assert (await server.queues["a"].get()).outputs[0].token_ids == [token]
@@ -237,7 +257,7 @@ async def test_a_prompt_s_log_probabilities_are_those_of_upstream_in_slices(
 
     async def answer(processor: OutputProcessor, server: Server) -> Any:
         server.processor = processor
-        server.add("a", WHOLE, 101, WIDTH - 1)
+        server.add("a", WHOLE, 101)
         tensors = LogprobsTensors(ids, -ids.float(), torch.ones(100, dtype=torch.int))
         server.step(output("a", 7, FinishReason.LENGTH, new_prompt_logprobs_tensors=tensors))
         return (await server.read("a"))[0].prompt_logprobs
@@ -263,27 +283,26 @@ async def test_streams_that_end_while_they_wait_hold_up_no_other(server: Server)
     await server.abort("gone", internal=True)
     server.processor.request_states["met"].detokenizer.update = lambda *_: "stop"
     met, other = await asyncio.gather(server.read("met"), server.read("other"))
-    assert [token for part in other for token in part.outputs[0].token_ids] == list(range(41))
+    assert tokens_of(other) == list(range(41))
     assert (met[-1].outputs[0].stop_reason, stopped) == ("stop", ["met"])
 
 
 async def test_waiting_outputs_do_not_keep_the_messages_that_they_came_in(server: Server) -> None:
-    server.add("slow", STREAM)
+    await server.fall_behind("slow", 20)
     messages = []
-    for token in range(30):
+    for token in range(20, 30):
         each = output("slow", token)
         message = np.repeat(each.new_logprobs.logprobs, 1000, axis=0)
         messages.append(weakref.ref(message))
         each.new_logprobs = each.new_logprobs._replace(logprobs=message[:1])
         server.step(each)
     del each, message
-    assert not any(message() is not None for message in messages[-10:])
+    assert not any(message() is not None for message in messages)
 
 
 async def test_others_get_as_much_time_as_a_client_whose_task_takes_long(server: Server) -> None:
-    server.add("a", STREAM)
-    for token in range(60):
-        server.step(output("a", token, FinishReason.LENGTH if token == 59 else None))
+    await server.fall_behind("a", 60)
+    server.step(output("a", 60, FinishReason.LENGTH))
     start, parts, finished = time.monotonic(), 0, False
     while not finished:
         finished = (await server.queues["a"].get()).finished

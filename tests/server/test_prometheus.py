@@ -1,14 +1,13 @@
 """A real Prometheus, for tests of what scrapes a server; ``promtool`` reads our metrics and the page's queries."""
 
 import json
-import math
 import re
 import subprocess
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,14 @@ FOLDER = ROOT / ".venv" / "debian" / "prometheus" / "usr" / "bin"
 Ask = Callable[[str], list[dict[str, Any]]]
 
 
-def scraping(server: Server, interval: str = "1s") -> Any:
-    """The configuration of a Prometheus that scrapes a server; a scrape may take as long as the interval."""
-    static = {"targets": [server.url.removeprefix("http://")]}
-    jobs = [{"job_name": "ropeswitch", "static_configs": [static]}]
-    return {"global": {"scrape_interval": interval}, "scrape_configs": jobs}
-
-
 @contextmanager
-def prometheus(folder: Path, configuration: Any) -> Iterator[Ask]:
-    """A Prometheus of a configuration; gives a function that asks it."""
+def prometheus(folder: Path, server: Server) -> Iterator[Ask]:
+    """A Prometheus that scrapes a server; gives a function that asks it."""
     config, port = folder / "prometheus.yml", free_port()
-    config.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    jobs = [{"job_name": "ropeswitch", "static_configs": [{"targets": [server.url.removeprefix("http://")]}]}]
+    # On a busy machine a scrape takes more than a second, and at most the interval; one that fails looks like a restart.
+    scraping = {"global": {"scrape_interval": "5s"}, "scrape_configs": jobs}
+    config.write_text(yaml.safe_dump(scraping), encoding="utf-8")
     command = [FOLDER / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
@@ -59,20 +54,12 @@ def prometheus(folder: Path, configuration: Any) -> Iterator[Ask]:
         process.wait(timeout=30)
 
 
-def value(ask: Ask, query: str) -> float:
-    """The one value of a query, not a number while there is none."""
-    result = ask(query)
-    return float(result[0]["value"][1]) if len(result) == 1 else math.nan
-
-
 def wait_for(ask: Ask, query: str, expected: float) -> None:
     deadline = time.monotonic() + 60
     while True:
-        try:
-            if value(ask, query) == expected:
+        with suppress(OSError):  # it has not started yet
+            if [float(each["value"][1]) for each in ask(query)] == [expected]:
                 return
-        except OSError:
-            pass  # it has not started yet
         assert time.monotonic() < deadline, f"{query} did not become {expected}"
         time.sleep(0.2)
 

@@ -1,9 +1,9 @@
 """What length-aware scheduling adds to ``/metrics``; ``test_length_metrics.py`` has a running server's."""
 
 import asyncio
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import FastAPI
@@ -86,22 +86,18 @@ def test_engines_that_do_not_answer_keep_their_last_values(
 
 
 @pytest.mark.parametrize("middleware", [Front, PlainServer])
-def test_only_metrics_asks_the_engines(tmp_path: Path, middleware: Any) -> None:
+def test_only_metrics_asks_the_engines(middleware: Any) -> None:
     """Behind a proxy under a prefix, which may or may not take the prefix away."""
-    registry = CollectorRegistry()
-    app = FastAPI()
+    app, metrics = FastAPI(), SimpleNamespace(refresh=AsyncMock())
     app.add_middleware(middleware)
-    metrics: Any = SchedulingMetrics({0: answer}, "m", registry)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0], scheduling_metrics=metrics)
+    app.state.ropeswitch = server_parts(parts(), scheduling_metrics=metrics)
 
-    @app.get("/metrics")
-    @app.get("/metrics/")
-    @app.get("/metrics/more")
-    async def reading() -> float | None:
-        return registry.get_sample_value(NAMES[0], {"model_name": "m", "engine": "0"})
+    @app.get("/metrics{_:path}")
+    async def refreshed(_: str) -> int:
+        return metrics.refresh.await_count
 
     for root, prefix in (("", ""), ("/prefix", ""), ("/prefix", "/prefix")):
+        metrics.refresh.reset_mock()
         http = TestClient(app, root_path=root)
-        for path, expected in (("/metrics/more", None), ("/metrics", 0.05), ("/metrics/", 0.05)):
-            metrics._gauges["target_seconds"].clear()
-            assert http.get(prefix + path).json() == expected
+        counts = [http.get(prefix + path).json() for path in ("/metrics/more", "/metrics", "/metrics/")]
+        assert counts == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,8 @@ class Engine:
         self.steps = asyncio.Event()
         self.steps.set()
         self.requests = 1
-
-        async def prompt() -> None:
-            return None
-
-        self.watch = EngineWatch({0: prompt, 1: self.steps.wait}, lambda: self.requests, timeout)
+        self.watch = EngineWatch({0: partial(asyncio.sleep, 0), 1: self.steps.wait}, lambda: self.requests, timeout)
+        self.watching = asyncio.create_task(self.watch.watch())
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +37,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stall_is_logged_once_and_ends_with_the_next_step(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         engine = Engine(timeout=0.2)
-        watching = asyncio.create_task(engine.watch.watch())
         await asyncio.sleep(0.3)
         assert not engine.watch.is_stalled()
         engine.steps.clear()
@@ -56,24 +53,21 @@ def test_a_stall_is_logged_once_and_ends_with_the_next_step(caplog: pytest.LogCa
         engine.steps.clear()
         await asyncio.sleep(0.3)
         assert not engine.watch.is_stalled()
-        watching.cancel()
 
     asyncio.run(run())
 
 
 def test_long_steps_make_the_default_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "LEAST_SECONDS", 0.6)
+    monkeypatch.setattr(health, "LEAST_SECONDS", 1.0)
 
     async def run() -> None:
         engine = Engine(timeout=None)
-        watching = asyncio.create_task(engine.watch.watch())
-        assert engine.watch.timeout == 0.6
+        assert engine.watch.timeout == 1.0
         engine.steps.clear()
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.8)
         engine.steps.set()
         await asyncio.sleep(0.1)
         assert engine.watch.timeout > 3
-        watching.cancel()
 
     asyncio.run(run())
 

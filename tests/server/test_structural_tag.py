@@ -20,12 +20,11 @@ FREE = '<tool_call>{\n\n\n"city": "Oslo"}</tool_call>'
 PLAIN = '<tool_call>{"city": "Oslo"}</tool_call>'
 
 
-def sent(tag: Any, *, bounds_whitespace: bool = True) -> str:
+def sent(tag: str, *, bounds_whitespace: bool = True) -> str:
     """The tag that the engine gets for one that a handler made."""
     admission: Any = SimpleNamespace(admit=lambda *_: None)
     prompts = Prompts(engine_ladder(LADDER), admission, len, bounds_whitespace=bounds_whitespace)
-    text = tag if isinstance(tag, str) else json.dumps(tag)
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=text))
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(structural_tag=tag))
     outputs = prompts.place([1], params, "r").structured_outputs
     assert isinstance(outputs.structural_tag, str)
     return outputs.structural_tag
@@ -40,18 +39,18 @@ def takes(tag: str, text: str) -> bool:
 
 @pytest.mark.parametrize("bounded", [True, False])
 def test_free_white_space_in_a_call_is_forbidden_where_it_is_in_json(bounded: bool) -> None:
-    tag = sent(TAG, bounds_whitespace=bounded)
+    tag = sent(json.dumps(TAG), bounds_whitespace=bounded)
     assert takes(tag, PLAIN)
     assert takes(tag, FREE) != bounded
 
 
-def test_the_schema_and_a_bound_of_the_tag_stay() -> None:
-    schema = {"type": "object", "properties": {"type": {"const": "json_schema"}}}
-    bounded = {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 7}
-    tag = {"type": "structural_tag", "format": bounded}
-    assert json.loads(sent(tag)) == tag
+# The schema has a property that looks like a format.
+PROPERTY = {"type": "object", "properties": {"type": {"const": "json_schema"}}}
+BOUNDED = {"type": "json_schema", "json_schema": PROPERTY, "max_whitespace_cnt": 7}
 
 
-@pytest.mark.parametrize("tag", ["{", '"text"', "[" * 100_000 + "]" * 100_000])
-def test_what_is_no_tag_is_left_to_vllm(tag: str) -> None:
-    assert json.dumps(sent(tag)) == json.dumps(tag)
+@pytest.mark.parametrize(
+    "tag", [json.dumps({"type": "structural_tag", "format": BOUNDED}), "{", '"text"', "[" * 100_000 + "]" * 100_000]
+)
+def test_a_bound_of_the_tag_and_the_schema_stay_and_what_is_no_tag_is_left_to_vllm(tag: str) -> None:
+    assert sent(tag) == tag

@@ -12,7 +12,6 @@ from tests.exactness.static_reference import StaticReference
 from tests.vision.families import FAMILIES
 from tests.vision.test_media import CASES, check, serving
 
-pytestmark = pytest.mark.full
 # Without the prompts that are longer than what the small cache holds.
 OUTPUT = 100
 SHORT = [(prompt, OUTPUT) for prompt, _ in CASES[:6]]

@@ -9,7 +9,6 @@ from tests.fresh_process import check_cases
 FOLDER = Path(__file__).parent
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("v2", "asynchronous"), [("0", "1"), ("1", "0"), ("1", "1")])
 def test_media(v2: str, asynchronous: str) -> None:
     variables = {

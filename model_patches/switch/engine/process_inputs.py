@@ -49,10 +49,7 @@ def placing(upstream: Upstream) -> Upstream:
             values = request.prompt_token_ids if request.prompt_token_ids is not None else request.prompt_embeds
             placement = placed(ladder, params, len(values), request.cache_salt, filled_in=filled_in)
         request.cache_salt = placement.salt
-        if request.sampling_params is None:
-            request.pooling_params = placement.carried_by(request.pooling_params)
-        else:
-            request.sampling_params = placement.carried_by(request.sampling_params)
+        placement.attach(request)
         return request
 
     return process_inputs

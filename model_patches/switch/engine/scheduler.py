@@ -191,10 +191,7 @@ class LadderScheduler(Scheduler):
     def _place(self, request: Request, placement: Placement) -> None:
         """Place a request anew; if that changes its salt, it must hold no keys, and its blocks are rehashed."""
         self.placements[request.request_id] = placement
-        if request.sampling_params is None:
-            request.pooling_params = placement.carried_by(request.pooling_params)
-        else:
-            request.sampling_params = placement.carried_by(request.sampling_params)
+        placement.attach(request)
         if request.cache_salt != placement.salt:
             request.cache_salt = placement.salt
             request.block_hashes.clear()

@@ -108,14 +108,13 @@ class Configured:
 def configured(kv_transfer_config: Any) -> Iterator[Configured]:
     """Yield every connector in an engine's ``KVTransferConfig``; a ``MultiConnector`` comes before its own connectors.
 
+    None has no connector.
+
     Raises:
         UnsupportedError: when a connector has no name, or its options or a ``MultiConnector``'s list are malformed.
     """
-    values = {
-        name: getattr(kv_transfer_config, name)
-        for name in ("kv_connector", "kv_connector_module_path", "kv_connector_extra_config")
-    }
-    yield from _configured("kv_transfer_config", values)
+    if kv_transfer_config is not None:
+        yield from _configured("kv_transfer_config", vars(kv_transfer_config))
 
 
 def _configured(where: str, values: Mapping[str, Any]) -> Iterator[Configured]:
@@ -140,15 +139,11 @@ def attach(kv_transfer_config: Any) -> None:
     """Have a checked ``KVTransferConfig``, or None, load our connector subclasses with their fixed options; idempotent."""
     if kv_transfer_config is None:
         return
-    extra = kv_transfer_config.kv_connector_extra_config
-    if (module := _module(name := kv_transfer_config.kv_connector)) is not None:
-        kv_transfer_config.kv_connector_module_path = module
-        extra.update({field: value for field, value, _ in BY_NAME[name].fixed})
-    for child in extra.get("connectors", ()):
-        if (module := _module(name := child.get("kv_connector"))) is not None:
-            child["kv_connector_module_path"] = module
+    for each in (vars(kv_transfer_config), *kv_transfer_config.kv_connector_extra_config.get("connectors", ())):
+        if (module := _module(name := each.get("kv_connector"))) is not None:
+            each["kv_connector_module_path"] = module
             fixed = {field: value for field, value, _ in BY_NAME[name].fixed}
-            child["kv_connector_extra_config"] = (child.get("kv_connector_extra_config") or {}) | fixed
+            each["kv_connector_extra_config"] = (each.get("kv_connector_extra_config") or {}) | fixed
 
 
 def _module(name: Any) -> str | None:
@@ -164,8 +159,6 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
     Raises:
         UnsupportedError: with the field, the connector's name and the reason.
     """
-    if kv_transfer_config is None:
-        return
     for each in configured(kv_transfer_config):
         where = f"{each.where}.kv_connector: {each.name!r}"
         if (ours := _module(each.name)) is not None and each.module_path in ((ours,) if attached else (ours, None)):
@@ -218,8 +211,7 @@ def check_connected_engine(vllm_config: Any) -> None:
         UnsupportedError: with the field, its value and the reason.
     """
     check_connector(vllm_config.kv_transfer_config, attached=True)
-    chosen = () if vllm_config.kv_transfer_config is None else configured(vllm_config.kv_transfer_config)
-    if not any(each.name == LMCACHE_MP for each in chosen):
+    if not any(each.name == LMCACHE_MP for each in configured(vllm_config.kv_transfer_config)):
         return
     if vllm_config.model_config.enable_prompt_embeds:
         raise UnsupportedError(

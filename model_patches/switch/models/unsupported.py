@@ -1,6 +1,5 @@
 """Refuses models and features that cannot be rotated per request, with the reason, before the engine starts."""
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,6 +8,7 @@ from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import rope_parameters
 from ropeswitch.factors.ladders.softmax import softmax_slope
+from ropeswitch.factors.numbers import positive_value
 from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.config.key import KEY
@@ -70,8 +70,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
     theta = rope.get("rope_theta")
     if theta is None:
         raise UnsupportedError("rope_theta: missing; the config states no rotary base that a ladder could scale")
-    if isinstance(theta, bool) or not isinstance(theta, int | float) or not 0 < theta < math.inf:
-        raise UnsupportedError(f"rope_theta: {theta!r} must be a finite number greater than 0")
+    theta = positive_value("rope_theta", theta)
     bases = hf_config.get("layer_rope_theta") or []
     if not isinstance(bases, list) or any(base and base != theta for base in bases):
         raise UnsupportedError(f"layer_rope_theta: sets separate bases for some layers: {bases!r}")

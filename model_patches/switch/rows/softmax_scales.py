@@ -38,19 +38,17 @@ class SoftmaxScales:
     """The softmax scales of one step's tokens, on one device; ``scales`` is ``[max_num_tokens]`` float32."""
 
     def __init__(self, ladder: FactorLadder, max_num_tokens: int, device: torch.device) -> None:
-        self.scales = torch.ones(max_num_tokens, dtype=torch.float32, device=device)
-        self._tokens = torch.arange(max_num_tokens, dtype=torch.int32, device=device)
-        self.load(ladder)
+        self.scales = torch.empty(max_num_tokens, dtype=torch.float32, device=device)
+        self._tokens = torch.empty(max_num_tokens, dtype=torch.int32, device=device)
+        self._ladder = ladder
+        self.restore()
 
-    def load(self, ladder: FactorLadder) -> None:
-        """Use these sets' scales from the next step on."""
-        self._by_set = torch.tensor([each.softmax_scale or 1.0 for each in ladder.sets], device=self.scales.device)
-
-    def restore(self, ladder: FactorLadder) -> None:
-        """Like :meth:`load`, but rewrite the buffers too, because memory has lost their contents."""
+    def restore(self) -> None:
+        """Write everything that is constant across steps; buffers keep their addresses."""
         self.scales.fill_(1.0)
         torch.arange(len(self._tokens), out=self._tokens)
-        self.load(ladder)
+        scales = [each.softmax_scale or 1.0 for each in self._ladder.sets]
+        self._by_set = torch.tensor(scales, device=self.scales.device)
 
     def fill(self, num_tokens: int, sets: torch.Tensor, starts: torch.Tensor) -> None:
         """Write the scales of a step's tokens; ``sets`` and ``starts`` are those of ``RotationRows.fill``."""

@@ -69,17 +69,19 @@ class RotationRows:
     def __init__(
         self, rotation: Rotation, settings: RopeSettings, max_model_len: int, numbers: torch.Tensor, kernels: Any
     ) -> None:
-        self.rotation, self.max_model_len, self.kernels = rotation, max_model_len, kernels
+        self.rotation, self._settings, self.max_model_len, self.kernels = rotation, settings, max_model_len, kernels
         # [max tokens of a step, rotary_dim], cosines then sines.
-        self.rows = torch.zeros(len(numbers), rotation.rotary_dim, dtype=torch.float32, device=numbers.device)
+        self.rows = torch.empty(len(numbers), rotation.rotary_dim, dtype=torch.float32, device=numbers.device)
         self._tokens = numbers.int()
-        self.load(settings)
+        self.restore()
 
-    def load(self, settings: RopeSettings) -> None:
-        """Fill rows with these settings' factors from the next step on."""
+    def restore(self) -> None:
+        """Write everything that is constant across steps; buffers keep their addresses."""
+        self.rows.zero_()
+        torch.arange(len(self._tokens), out=self._tokens)
         rotation, device = self.rotation, self.rows.device
-        theta, width, sets = rotation.theta, rotation.rotary_dim, rotation.sets(settings)
-        exact = settings.angles == "exact"
+        theta, width, sets = rotation.theta, rotation.rotary_dim, rotation.sets(self._settings)
+        exact = self._settings.angles == "exact"
         self._filler: Filler
         if rotation.axes is not None or not exact:
             dtype = torch.float64 if exact else torch.float32
@@ -90,12 +92,6 @@ class RotationRows:
             self._filler = self.kernels.filler(tables, device)
         else:
             self._filler = self._by_token(ExactRows(tables, device).fill)
-
-    def restore(self, settings: RopeSettings) -> None:
-        """Like :meth:`load`, but rewrite the buffers too, because memory has lost their contents."""
-        self.rows.zero_()
-        torch.arange(len(self._tokens), out=self._tokens)
-        self.load(settings)
 
     def fill(self, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
         """Write the rows of a step's tokens; later rows are left unchanged.
@@ -195,11 +191,11 @@ class StepRows:
         """Rewrite everything that is constant across steps; buffers with fixed addresses are written in place."""
         torch.arange(len(self.numbers), out=self.numbers)
         for rows in self.by_rotation.values():
-            rows.restore(self._settings)
+            rows.restore()
         if self.positions is not None:
             self.positions.zero_()
         if self.softmax is not None:
-            self.softmax.restore(self._settings.ladder)
+            self.softmax.restore()
 
     def fill(self, positions: torch.Tensor, request_sets: npt.NDArray[np.int64], query_start_loc: torch.Tensor) -> None:
         """Write the rows of a step's tokens, without a host-device sync; later rows are left unchanged.

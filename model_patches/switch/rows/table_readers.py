@@ -1,8 +1,12 @@
-"""Attention layers that read a rotary module's table of angles, ``cos_sin_cache``, in fused kernels.
+"""``vllm.models.deepseek_v32.attention.DeepseekV32Attention``: unchanged; may read the step's rows as a table of angles.
 
-The rows of a step are that table where a kernel indexes it by exactly the positions that the model was given, which are row
-numbers. A kernel that derives positions (the first one of a compressed group, those of sequence lengths) would read another
-token's row; so only layers whose code was read are listed, with fingerprints, and every other read is refused.
+replaces: nothing.
+why: its fused kernels, those of its indexer included, read ``cos_sin_cache`` by exactly the positions that the model was given.
+    These are row numbers, so that the rows are that table.
+what differs: every other read of ``cos_sin_cache`` is refused. A kernel that derives positions (the first one of a compressed
+    group, those of sequence lengths) would read another token's row.
+limits: layers whose code was read, by class, with fingerprints.
+when it can go: when the runner no longer passes row numbers to the model.
 """
 
 from torch import nn

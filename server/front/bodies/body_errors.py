@@ -1,6 +1,5 @@
 """Answers a body that fails its route's validation with 400, pydantic's message, and the wrong field in ``param``."""
 
-import re
 import traceback
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -19,7 +18,6 @@ TOGETHER = 16
 _STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
 # Maximum characters of a message; a validator may put the value into it.
 _CHARACTERS = 500
-_INDEX = re.compile(r"(?<=^input\[)\d+")
 
 
 def refusal_of(error: Exception) -> Refusal | None:
@@ -34,10 +32,10 @@ def refusal_of(error: Exception) -> Refusal | None:
 
 
 def wrong_item(route: Any, body: dict[str, Any]) -> Refusal | None:
-    """Return the answer to the first wrong object in a body's ``input``, a list that a ``fastapi.routing.APIRoute`` gets."""
-    field, items = getattr(route, "body_field", None), body["input"]
-    if field is None or not isinstance(items[0], dict):
+    """Return the answer to the first wrong item of a body's ``input``, a list that a ``fastapi.routing.APIRoute`` gets."""
+    if (field := getattr(route, "body_field", None)) is None:
         return None
+    items = body["input"]
     for start in range(0, len(items), TOGETHER):
         part = {**body, "input": items[start : start + TOGETHER]}
         try:
@@ -45,15 +43,14 @@ def wrong_item(route: Any, body: dict[str, Any]) -> Refusal | None:
         except Exception:  # the validation of the whole body raises it again
             return None
         if errors:
-            message, path = _described(errors, part)
-            if path is not None and (index := _INDEX.search(path)):
-                message, path = (_INDEX.sub(str(start + int(index[0])), each) for each in (message, path))
-            return invalid_body(message, path)
+            return invalid_body(*_described(errors, part, start))
     return None
 
 
-def _described(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
+def _described(errors: Sequence[Any], body: Any, first: int = 0) -> tuple[str, str | None]:
     """Return pydantic's message about the first wrong field, and the field's path; None for the whole body.
+
+    ``first`` is the index of the first item of ``input``.
 
     A field of several types has errors for each of them. The longest location is in the type that fits best.
     """
@@ -61,13 +58,13 @@ def _described(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
         return errors[0], None
     alike = [each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]]
     longest = max(len(each["loc"]) for each in alike)
-    found = [(_path(each, body), each["msg"]) for each in alike if len(each["loc"]) == longest]
+    found = [(_path(each, body, first), each["msg"]) for each in alike if len(each["loc"]) == longest]
     path = found[0][0]
     message = "; ".join(dict.fromkeys(text for place, text in found if place == path))
     return f"{path or 'body'}: {message}"[:_CHARACTERS], path or None
 
 
-def _path(error: Mapping[str, Any], value: Any) -> str:
+def _path(error: Mapping[str, Any], value: Any, first: int) -> str:
     """Return the path of an error's field; its location also names the types that were tried."""
     source, *parts = error["loc"]
     if source != "body":
@@ -75,5 +72,5 @@ def _path(error: Mapping[str, Any], value: Any) -> str:
     path: list[str | int] = []
     for part in parts:
         if part in value if isinstance(value, Mapping) else isinstance(value, list) and part in range(len(value)):
-            path, value = [*path, part], value[part]
+            path, value = [*path, part + first if path == ["input"] else part], value[part]
     return field_path(path + parts[-1:] if error["type"] == "missing" else path)

@@ -10,20 +10,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, LADDER_POLICY
-from ropeswitch.server.front.bodies.parse import TokenIds
+from ropeswitch.server.front.bodies.parse import PROMPTS, TokenIds
 from ropeswitch.server.front.refusal import Refusal, invalid_body
 
 # Maximum depth of nested objects and arrays. Requests reach workers through Python's pickle, which fails at about 490.
 DEPTH = 128
-# Maximum number of messages, further parts of messages, tools and documents; validating each takes 2 to 300 microseconds.
+# Maximum number of messages, further parts of messages, tools, documents and words, of which validating each takes 2 to
+# 300 microseconds.
 PARTS = 20_000
 # An item of ``input`` counts as so many: the Responses API has many types of them, and validation tries each.
 ITEM = 8
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_MANY = (
-    f"Input should have at most {PARTS} messages, parts of messages, tools and documents in all; an item of input counts "
-    f"as {ITEM}"
+    f"Input should have at most {PARTS} messages, parts of messages, tools, documents and stop words in all; an item of "
+    f"input counts as {ITEM}"
 )
 TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
@@ -34,9 +35,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _CHARACTERS = 1 << 16
 # Fields with chat messages; vLLM parses the arguments of their tool calls.
 CHATS = ("messages", "input")
-# Fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.
-PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
-_VALIDATED = ("messages", "tools", "query", *PROMPTS)
+_VALIDATED = ("messages", "tools", "query", "bad_words", "stop", "stop_sequences", *PROMPTS)
 # /inference/v1/generate nests the sampling parameters.
 SAMPLING = "sampling_params"
 _OUTPUT_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -90,8 +89,6 @@ def refusal_of_values(body: Any) -> Refusal | None:
                     return found
                 if isinstance(value, dict | list):
                     left.append((value, (*place, index)))
-        elif (found := _of_scalar(values, place)) is not None:
-            return found
     for key in extra_arguments(body):
         if key[:4].lower() == "rope" and key not in (FORCED_SET, LADDER_POLICY):
             return invalid_value(("vllm_xargs", key), f"unknown key; ropeswitch reads {FORCED_SET} and {LADDER_POLICY}")
@@ -99,15 +96,20 @@ def refusal_of_values(body: Any) -> Refusal | None:
 
 
 def _parts(values: list[Any], place: Place) -> int:
-    """Return how many of :data:`PARTS` a list has; free-form fields have none."""
+    """Return how many of :data:`PARTS` a list has; free-form fields have none.
+
+    A wrong item counts like a right one: pydantic returns an error for each of them.
+    """
     if not place or place[0] not in _VALIDATED or "input" in place[1:]:
         return 0
     if len(place) > 2 and place[0] in CHATS:
         # Clients may send one part per message.
         return max(len(values) - 1, 0)
-    # A prompt's token IDs, a list in a list of prompts, are checked when they are parsed.
-    ids = isinstance(place[-1], int) and place[0] in ("prompt", "input", "items")
-    found = sum(isinstance(each, dict) or (ids and not isinstance(each, int)) for each in values)
+    if place[1:] and not isinstance(place[-1], int):
+        return sum(isinstance(each, dict) for each in values)
+    # Each prompt is a sequence too, which `limits/cost.py` counts.
+    prompts = (str, TokenIds) if place[0] in PROMPTS and not place[1:] else ()
+    found = sum(not isinstance(each, prompts) for each in values)
     return found * ITEM if place == ("input",) else found
 
 

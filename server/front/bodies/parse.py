@@ -1,8 +1,4 @@
-"""Parses long JSON bodies in pieces.
-
-A parsing thread holds the GIL throughout a call into C, which blocks the event loop: 0.1 s for ``json.loads`` of a million
-token IDs. So long objects and arrays are split first, and a long array of token IDs is decoded a slice at a time.
-"""
+"""Parses JSON bodies, of which a large one may hold only so many values, and finds the token IDs of prompts in them."""
 
 import json
 import re
@@ -13,24 +9,17 @@ import msgspec
 
 # Bodies of more bytes are parsed, and texts of more characters tokenized, off the event loop; fewer take less than 1 ms.
 LONG = 1 << 16
-# Bytes decoded in one call, which takes about half a millisecond.
+# Bytes, or token IDs, that are looked at in one call, which holds the GIL for about a millisecond.
 PIECE = 1 << 16
-# Maximum bytes of a number and the comma after it.
-NUMBER = 64
-# Depth to which objects and arrays are split: a message's text is at the sixth level.
-DEPTH = 6
-SPACE = b" \t\r\n"
 # Maximum values of a body, names included and whole numbers left out: 20,000 messages of ten tool calls have 400,000.
 VALUES = 1 << 19
 # Bodies of more bytes may have more values: each has a comma too.
 LARGE = 2 * VALUES
-# Body fields in which routes accept the token IDs of prompts.
-PROMPTS = ("prompt", "tokens", "token_ids")
+# Body fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.
+PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+# Body fields in which routes accept token IDs.
+IDS = (*PROMPTS, "query", "tokens", "token_ids")
 
-_Object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_Array = msgspec.json.Decoder(list[msgspec.Raw])
-_Ids = msgspec.json.Decoder(list[int])
-_Anything = msgspec.json.Decoder()
 _TEXT = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 # Characters outside of strings of which each other value has at least one.
 _VALUE = b"[{.eEn"
@@ -69,19 +58,36 @@ def completed(values: Any, validated: Any) -> Any:
 
 
 def parse(body: bytes) -> Any:
-    """Return what ``json.loads`` returns, but with long lists of prompt token IDs as :class:`TokenIds`.
+    """Return what ``json.loads`` returns, but with the prompts' lists of token IDs as :class:`TokenIds`.
 
     Raises:
         ValueError: for a body that is not JSON, or is more than :data:`LARGE` and not strict JSON in UTF-8.
         RecursionError: for a body that is nested too deeply.
     """
     try:
-        return _value(memoryview(body.strip(SPACE)), DEPTH)
+        values = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if len(body) > LARGE:
             raise ValueError(str(error)) from error
         # For what only msgspec rejects, such as NaN and invalid Unicode, and for the exact place of an error.
-        return json.loads(body)
+        values = json.loads(body)
+    for name in IDS if isinstance(values, dict) else ():
+        if isinstance(found := values.get(name), list):
+            values[name] = _token_ids(found)
+            if values[name] is found:
+                found[:] = map(_token_ids, found)
+    return values
+
+
+def _token_ids(values: Any) -> Any:
+    """Return a list of whole numbers from 0, of at most 63 bits, as :class:`TokenIds`; any other value as it is."""
+    if not isinstance(values, list):
+        return values
+    slices = [values[start : start + PIECE] for start in range(0, len(values), PIECE)]
+    if not all(set(map(type, each)) == {int} for each in slices):
+        return values
+    ids = TokenIds(slices)
+    return ids if ids and ids.smallest >= 0 and ids.largest < 2**63 else values
 
 
 def has_too_many_values(body: bytes) -> bool:
@@ -98,45 +104,3 @@ def has_too_many_values(body: bytes) -> bool:
             at = text.end() if text is not None and text.end() > at else len(body)
         at += quote >= 0
     return found > VALUES
-
-
-def _value(raw: memoryview, depth: int, ids: bool = False) -> Any:
-    """Return the value of JSON without spaces around it; ``ids`` says whether a list of numbers in it is token IDs."""
-    if len(raw) <= PIECE or depth == 0:
-        return _Anything.decode(raw)
-    start = bytes(raw[:64]).translate(None, SPACE)
-    if start.startswith(b"{"):
-        top = depth == DEPTH
-        found = _Object.decode(raw).items()
-        return {name: _value(memoryview(each), depth - 1, top and name in PROMPTS) for name, each in found}
-    if start.startswith((b"[[", b"[{")):
-        return [_value(memoryview(each), depth - 1, ids) for each in _Array.decode(raw)]
-    if (slices := _slices(raw)) is None:
-        return _Anything.decode(raw)
-    if ids and (found_ids := TokenIds(slices)).smallest >= 0:
-        return found_ids
-    return [number for each in slices for number in each]
-
-
-def _slices(raw: memoryview) -> list[list[int]] | None:
-    """Return the numbers of an array of whole numbers in slices, in order; None for anything else."""
-    if (raw[0], raw[-1]) != (ord("["), ord("]")):
-        return None
-    slices = []
-    start, end = 1, len(raw) - 1
-    while start <= end:
-        # The array is not copied as a whole: that takes as long as processing a slice.
-        comma = bytes(raw[start + PIECE : min(start + PIECE + NUMBER, end)]).find(b",")
-        if comma < 0 and start + PIECE + NUMBER < end:
-            return None
-        stop = end if comma < 0 else start + PIECE + comma
-        try:
-            numbers = _Ids.decode(b"[%b]" % bytes(raw[start:stop]))
-        except msgspec.DecodeError:
-            return None
-        if not numbers:
-            # Nothing between two commas, or after the last one.
-            return None
-        slices.append(numbers)
-        start = stop + 1
-    return slices

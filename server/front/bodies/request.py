@@ -23,7 +23,7 @@ from ropeswitch.server.app.parts import ServerParts
 from ropeswitch.server.front.bodies import progress
 from ropeswitch.server.front.bodies.body_errors import TOGETHER, refusal_of, wrong_item
 from ropeswitch.server.front.bodies.contents import extra_arguments, names_output_limit, refusal_of_values
-from ropeswitch.server.front.bodies.parse import LONG, PROMPTS, VALUES, completed, has_too_many_values, parse, sample
+from ropeswitch.server.front.bodies.parse import IDS, LONG, VALUES, completed, has_too_many_values, parse, sample
 from ropeswitch.server.front.context import Asked, RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.cost import answers_of, excess
@@ -60,13 +60,6 @@ class LongRequest(Request):
             context.held_bytes += more
             yield chunk
 
-    async def body(self) -> bytes:
-        if not hasattr(self, "_body"):
-            chunks = [chunk async for chunk in self.stream()]
-            # Joining a long body takes milliseconds, and ten may arrive at the same time.
-            self._body = await asyncio.to_thread(b"".join, chunks) if self._size > LONG else b"".join(chunks)
-        return self._body
-
     async def json(self) -> Any:
         """Return the body's values; 400 for a body that is not JSON, or has a value that no route accepts."""
         if not hasattr(self, "_json"):
@@ -82,10 +75,10 @@ class LongRequest(Request):
                 raise self._refused(invalid_body(f"The body is not valid JSON: {error}")) from error
             self._check(refusal)
             if isinstance(values, dict):
+                self._ask(values)
                 if isinstance(values.get("input"), list) and len(values["input"]) > TOGETHER:
                     route, loop = self.scope.get("route"), asyncio.get_running_loop()
                     self._check(await loop.run_in_executor(_long, wrong_item, route, values))
-                self._ask(values)
             self._json = values
         return self._json
 
@@ -100,14 +93,14 @@ class LongRequest(Request):
             raise self._refused(invalid_body(f"{error.field}: {error.reason}", error.field)) from error
         if alias is not None:
             values["model"] = alias.model
-        found = ((name, sample(values.get(name))) for name in PROMPTS if self.takes_samples)
+        found = ((name, sample(values.get(name))) for name in IDS if self.takes_samples)
         samples = {name: first for name, first in found if first is not None}
         self.context.asked = Asked(
             factor_set=arguments.get(FORCED_SET),
             policy=arguments.get(LADDER_POLICY),
             alias=alias,
             limited=names_output_limit(values),
-            beams=answers_of(values.get("n")) if values.get("use_beam_search") is True else 1,
+            beams=answers_of(values.get("n")) if values.get("use_beam_search") is True else 0,
             in_steps=values.get("use_beam_search") is True or self.url.path.endswith("/responses"),
             token_ids={name: values[name] for name in samples},
         )

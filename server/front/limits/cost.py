@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ropeswitch.server.front.bodies.contents import PROMPTS, SAMPLING, Place, invalid_value
-from ropeswitch.server.front.bodies.parse import TokenIds
+from ropeswitch.server.front.bodies.contents import SAMPLING, Place, invalid_value
+from ropeswitch.server.front.bodies.parse import PROMPTS, TokenIds
 from ropeswitch.server.front.context import RequestContext, current
 from ropeswitch.server.front.flags import CostLimits
 from ropeswitch.server.front.limits.grammar import grammar_seconds
@@ -57,10 +57,9 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
     if not isinstance(body, Mapping):
         return None
     if isinstance(name := body.get("model"), str) and len(name) > LONGEST_NAME:
-        return invalid_value(("model",), f"Input should have at most {LONGEST_NAME} characters, found {len(name)}")
+        return _too_much(("model",), f"{LONGEST_NAME} characters", len(name))
     if isinstance(tokens := body.get("tokens"), list) and len(tokens) > limits.longest:
-        text = f"Input should have at most {limits.longest} token IDs, as the longest sequence, found {len(tokens)}"
-        return invalid_value(("tokens",), text)
+        return _too_much(("tokens",), f"{limits.longest} token IDs, as the longest sequence", len(tokens))
     field, prompts = max(((name, _count(name, body.get(name))) for name in PROMPTS), key=lambda each: each[1])
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(each, list) for each in messages):
@@ -70,29 +69,21 @@ def excess(body: Any, limits: CostLimits) -> Refusal | None:
     levels = [(place, values) for place, values in levels if isinstance(values, Mapping)]
     place, answers = max(((place, answers_of(values.get("n"))) for place, values in levels), key=lambda each: each[1])
     if prompts * answers > limits.sequences:
-        counts = f"{prompts} prompts in {field} times n of {answers}" if prompts > 1 else f"n of {answers}"
-        text = (
-            f"Input should start at most {limits.sequences} sequences, found {prompts * answers} ({counts}); send several "
-            "requests, or restart the server with a larger --max-sequences-per-request"
-        )
-        return invalid_value((*place, "n") if answers > 1 else (field,), text)
+        found = f"{prompts * answers}, prompts in {field} ({prompts}) times n ({answers})"
+        wrong = (*place, "n") if answers > 1 else (field,)
+        return _too_much(wrong, f"{limits.sequences} sequences", found, "--max-sequences-per-request")
     size = 0
     for place, name, found in (
         (place, name, values.get(name)) for place, values in levels for name in (*_CONSTRAINTS, *_SENT)
     ):
         size += _size(found) + SEARCHED * (name in _SEARCHED and isinstance(found, list) and len(found))
         if size * prompts * answers > limits.constraints:
-            times = f" times {prompts * answers} sequences" if prompts * answers > 1 else ""
-            text = (
-                f"Input should have at most {limits.constraints} bytes of words and token IDs in "
-                f"{', '.join((*_CONSTRAINTS, *_SENT))}, "
-                f"found {size}{times}; send fewer, or restart the server with a larger --max-constraints"
-            )
-            return invalid_value((*place, name), text)
+            most = f"{limits.constraints} bytes of words and token IDs in {', '.join((*_CONSTRAINTS, *_SENT))}"
+            times = f"{size} times {prompts * answers} sequences"
+            return _too_much((*place, name), most, times, "--max-constraints")
     for place, name, found in ((place, name, values.get(name)) for place, values in levels for name in _GRAMMARS):
         if (size := _size(found) * prompts * answers) > GRAMMAR_BYTES:
-            text = f"Input should have at most {GRAMMAR_BYTES} bytes times the request's sequences, found {size}"
-            return invalid_value((*place, name), f"{text}; use a smaller grammar, or send several requests")
+            return _too_much((*place, name), f"{GRAMMAR_BYTES} bytes times the request's sequences", size)
         seconds = grammar_seconds(found, limits.vocabulary) if isinstance(found, dict) else 0.0
         if (refusal := _grammar_excess((*place, name), seconds, prompts, limits)) is not None:
             return refusal
@@ -111,9 +102,8 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
     if (repeated := getattr(params, "repetition_detection", None)) is not None:
         size, count = repeated.max_pattern_size, repeated.min_count
         if size * size * count > REPETITION:
-            limit = f"max_pattern_size squared times min_count of at most {REPETITION}"
-            text = f"Input should have {limit}, found {size} and {count}"
-            return invalid_value(("repetition_detection",), text)
+            limit = f"{REPETITION} as max_pattern_size squared times min_count"
+            return _too_much(("repetition_detection",), limit, f"{size} and {count}")
     # Each token has its own log-probability too.
     sampled, of_prompt = (
         0 if found is None else 1 + (limits.vocabulary if found == -1 else found)
@@ -129,11 +119,8 @@ def prompt_excess(context: RequestContext, params: Any, tokens: int, limits: Cos
         )
         for field, found, most in checks:
             if found > most:
-                text = (
-                    f"Input should ask for at most {most} log-probabilities, found {found} (1 + alternatives, times "
-                    "sequences times tokens); ask for fewer, or restart the server with a larger --max-logprobs-per-request"
-                )
-                return invalid_value((field,), text)
+                limit = f"{most} log-probabilities (1 + alternatives, times sequences times tokens)"
+                return _too_much((field,), limit, found, "--max-logprobs-per-request")
     return None
 
 
@@ -142,12 +129,12 @@ def _grammar_excess(place: Place, seconds: float, prompts: float, limits: CostLi
     if seconds <= most and seconds * prompts <= most * GRAMMARS:
         return None
     found = f"{seconds:.1f}" if seconds > most else f"{seconds:.1f} for each of {prompts:.0f} prompts"
-    text = (
-        f"Input should have a grammar that compiles in at most {most:g} s by the server's estimate, found {found}; "
-        "use fewer or shorter properties, alternatives and repetitions, or restart the server with a larger "
-        "--max-grammar-seconds"
-    )
-    return invalid_value(place, text)
+    return _too_much(place, f"{most:g} s to compile its grammar, by estimate", found, "--max-grammar-seconds")
+
+
+def _too_much(place: Place, most: str, found: object, flag: str | None = None) -> Refusal:
+    instead = "" if flag is None else f"; send less, or restart the server with a larger {flag}"
+    return invalid_value(place, f"Input should have at most {most}, found {found}{instead}")
 
 
 def _size(found: Any) -> int:

@@ -59,9 +59,7 @@ class _Estimate:
                     yield "", json.loads(value)
         elif isinstance(value, list):
             self.seconds += ITEM * len(value)
-            yield from (
-                (name, each if isinstance(each, str | dict) or name not in _LITERALS else str(each)) for each in value
-            )
+            yield from ((name, each) for each in value)
         elif isinstance(value, dict):
             yield from self._node(value)
         elif name in _BOUNDS and value is not None:

@@ -10,7 +10,7 @@ import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
@@ -83,19 +83,15 @@ class KeyRing:
         fixed: Digests of the keys from flags and the environment.
         path: The file with more keys, or None.
         flag: The flag that named the file.
-        clock: Monotonic seconds.
 
     Raises:
         UsageError: for a faulty file.
     """
 
-    def __init__(
-        self, fixed: Sequence[bytes], path: str | None, flag: str = "--api-key-file",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._fixed, self._path, self._flag, self._clock = tuple(fixed), path, flag, clock
+    def __init__(self, fixed: Sequence[bytes], path: str | None, flag: str = "--api-key-file") -> None:
+        self._fixed, self._path, self._flag = tuple(fixed), path, flag
         self._from_file = {} if path is None else read_keys(path, flag)
-        self._read_at = clock()
+        self._read_at = time.monotonic()
         # The last fault, which is logged once.
         self._fault: str | None = None
 
@@ -114,7 +110,7 @@ class KeyRing:
 
         The file is read again first; if it has a fault, the previous keys stay in force.
         """
-        now = self._clock()
+        now = time.monotonic()
         if self._path is not None and now - self._read_at >= LOOK_SECONDS:
             self._read_at = now
             try:

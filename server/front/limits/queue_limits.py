@@ -50,12 +50,11 @@ class Admission:
         waits: Waits,
         max_prompt_tokens: int | None = None,
         make_error: Callable[[Refusal], RefusedError] = RefusedError,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.classes = tuple(classes)
         self.sequences = Shares("--max-sequences-per-key", sequences)
         self.tokens = Shares("--max-tokens-per-key", tokens)
-        self._waits, self._clock = waits, clock
+        self._waits = waits
         self._max_prompt_tokens, self._make_error = max_prompt_tokens, make_error
         # In order of arrival.
         self._tickets: dict[int, Ticket] = {}
@@ -74,7 +73,7 @@ class Admission:
         """
         if (context := current.get()) is None:
             return
-        ticket = Ticket(context.client, index, copies, tokens * copies, request_id, self._clock())
+        ticket = Ticket(context.client, index, copies, tokens * copies, request_id, time.monotonic())
         # The first prompt takes the place of the sequence that its request began with.
         more = copies if context.entered.tickets else copies - context.sequences
         refusal = self._refusal(ticket, more, context.entered.tickets)
@@ -115,7 +114,7 @@ class Admission:
                 return _too_many(unit, amount, ticket.client, shares)
             # A place may be free when the oldest prompt has waited as long again.
             since = next(each.since for each in self._tickets.values() if each.index == ticket.index)
-            retry_after = min(60, max(1, math.ceil(self._clock() - since)))
+            retry_after = min(60, max(1, math.ceil(time.monotonic() - since)))
             reason: Reason = "queue_tokens" if unit == "tokens" else "queue_requests"
             return no_room(reason, "queue_full", shares, f"{unit} of length class {of_class.name!r} wait", retry_after)
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 from sysconfig import get_path
 
 from ropeswitch.factors.errors import UsageError
-from ropeswitch.server.start.fit.memory import fit, ranks, read_memory, taken
+from ropeswitch.server.start.fit.memory import PROCESSES, choose_cache, given_cache, ranks, read_memory, weight_bytes
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine
 from ropeswitch.server.start.fit.sequences import check as check_sequences
@@ -37,11 +37,19 @@ def check(
         )
     if compiles(args, environment):
         check_compiler(environment)
-    memory = read_memory()
-    lines = check_sequences(args, machine, memory, each, taken(args, memory, environment))
-    reserved = each.host_bytes(args.max_num_seqs or machine.sequences) * ranks(args)
-    chosen = fit(args, memory, environment, reserved)
-    return lines if chosen is None else [*lines, chosen]
+    count = ranks(args)
+    if not count:
+        return []
+    memory, weights = read_memory(), weight_bytes(args)
+    if (own := given_cache(args, memory, weights, environment)) is not None:
+        return check_sequences(args, machine, memory, each, weights + own)
+    # Refuses weights that leave no room; the size is chosen again below, when the sequences are known.
+    choose_cache(args, memory, weights, 0)
+    # The cache counts as half of the memory that is left for it and the sequences.
+    cache = max(memory.free - weights - PROCESSES, 0) // 2
+    lines = check_sequences(args, machine, memory, each, weights + PROCESSES + cache)
+    reserved = each.host_bytes(args.max_num_seqs or machine.sequences) * count
+    return lines + choose_cache(args, memory, weights, reserved)
 
 
 def check_compiler(environment: Mapping[str, str]) -> None:

@@ -73,59 +73,53 @@ def _model_folder(args: argparse.Namespace) -> Path | None:
     return Path(snapshot)
 
 
-def taken(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]) -> int:
-    """Return the bytes of memory that a server on a CPU takes for everything but its sequences.
-
-    If the user set no KV cache size, the cache counts as half of the memory that is left.
+def given_cache(args: argparse.Namespace, memory: Memory, weights: int, environment: Mapping[str, str]) -> int | None:
+    """Return the bytes of this machine's KV caches if the user set their size; None if not.
 
     Raises:
-        UsageError: for a user's own KV cache size that does not fit.
+        UsageError: for a size that does not fit beside the weights.
     """
-    weights = weight_bytes(args)
-    if (given := _given(args, environment)) is not None:
-        fit(args, memory, environment)
-        return weights + given[1] * ranks(args)
-    return weights + PROCESSES + max(memory.free - weights - PROCESSES, 0) // 2
+    name, size, count = _FLAG, args.kv_cache_memory_bytes, ranks(args)
+    # As in vLLM, the variable overrides the flag.
+    if text := environment.get(VARIABLE):
+        if not text.isdecimal():
+            raise UsageError(f"{VARIABLE}: {text!r} must be a whole number of GiB")
+        name, size = VARIABLE, int(text) * GIB
+    if size is None:
+        return None
+    left = max(memory.free - weights, 0)
+    if size * count > left:
+        each = f" for each of {count} ranks" if count > 1 else ""
+        raise UsageError(
+            f"{name}: {gib(size)}{each} does not fit: {_free(memory, weights)}; use at most {gib(left // count)}, or stop "
+            "other processes"
+        )
+    return int(size * count)
 
 
-def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str], reserved: int = 0) -> str | None:
-    """Set ``kv_cache_memory_bytes`` of a server on a CPU if the user did not, and refuse a size that does not fit.
+def choose_cache(args: argparse.Namespace, memory: Memory, weights: int, reserved: int) -> list[str]:
+    """Set ``kv_cache_memory_bytes`` of a server on a CPU, where the user set no size.
 
     vLLM's default is 92% of the machine's memory, and vLLM does not start if less is free.
 
     Returns:
-        The chosen size, as a line for the startup log; None if none was chosen.
+        The chosen size, as lines for the startup log; none for the user's own ``--gpu-memory-utilization``.
 
     Raises:
         UsageError: naming the free memory beside weights and ``reserved`` bytes for sequences, the size and the flag.
     """
     count = ranks(args)
-    if not count:
-        return None
-    weights = weight_bytes(args)
-    left = memory.free - weights - reserved
-    free = f"{gib(memory.free)} of {gib(memory.total)} of memory is free"
-    if weights:
-        free += f" and the weights take {gib(weights)}"
+    free = _free(memory, weights)
     if reserved >= LEAST:
         free += f", --max-num-seqs reserves {gib(reserved)}"
-    if (given := _given(args, environment)) is not None:
-        name, size = given
-        if size * count > left:
-            each = f" for each of {count} ranks" if count > 1 else ""
-            raise UsageError(
-                f"{name}: {gib(size)}{each} does not fit: {free}; use at most {gib(max(left, 0) // count)}, or stop "
-                "other processes"
-            )
-        return None
     if args.gpu_memory_utilization != DEFAULT_UTILIZATION:
         if (wanted := int(memory.total * args.gpu_memory_utilization)) > memory.free:
             raise UsageError(
                 f"--gpu-memory-utilization: {args.gpu_memory_utilization:g} of the memory is {gib(wanted)}, which does not "
                 f"fit: {free}; leave it out to use the free memory, or set {_FLAG}"
             )
-        return None
-    size = max(left - PROCESSES, 0) // 2 // count
+        return []
+    size = max(memory.free - weights - reserved - PROCESSES, 0) // 2 // count
     if size < LEAST:
         raise UsageError(
             f"{_FLAG}: no room for a KV cache: {free}, and the server's processes need about {gib(PROCESSES)}; stop "
@@ -133,7 +127,12 @@ def fit(args: argparse.Namespace, memory: Memory, environment: Mapping[str, str]
         )
     args.kv_cache_memory_bytes = size
     each = " per rank" if count > 1 else ""
-    return f"KV cache: {gib(size)}{each}, half of the remaining memory ({free}); {_FLAG} sets another size"
+    return [f"KV cache: {gib(size)}{each}, half of the remaining memory ({free}); {_FLAG} sets another size"]
+
+
+def _free(memory: Memory, weights: int) -> str:
+    taken = f" and the weights take {gib(weights)}" if weights else ""
+    return f"{gib(memory.free)} of {gib(memory.total)} of memory is free{taken}"
 
 
 def engines(args: argparse.Namespace) -> int:
@@ -148,16 +147,6 @@ def ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks on this machine."""
     world = args.tensor_parallel_size * args.pipeline_parallel_size
     return int(engines(args) * max(world // args.nnodes, 1))
-
-
-def _given(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the name and bytes of the size that the user set; as in vLLM, the variable overrides the flag."""
-    if text := environment.get(VARIABLE):
-        if not text.isdecimal():
-            raise UsageError(f"{VARIABLE}: {text!r} must be a whole number of GiB")
-        return VARIABLE, int(text) * GIB
-    size = args.kv_cache_memory_bytes
-    return None if size is None else (_FLAG, size)
 
 
 def gib(size: int) -> str:

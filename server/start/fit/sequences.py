@@ -29,30 +29,14 @@ class Machine:
     sequences: int
 
 
-def sequence_memory(args: argparse.Namespace, machine: Machine, max_model_len: int, axes: int) -> SequenceMemory:
-    """Return the memory that a rank of this server reserves for its sequences.
-
-    ``max_model_len`` is, for ``--max-model-len auto``, the length that vLLM starts from.
-    """
-    return SequenceMemory(
-        max_model_len,
-        block_size=args.block_size or (128 if machine.device == "cpu" else 16),
-        decode_context=args.decode_context_parallel_size,
-        v2=machine.v2,
-        device=machine.device,
-        axes=axes,
-    )
-
-
 def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: SequenceMemory, taken: int) -> list[str]:
     """Refuse more sequences than fit, or set a lower ``max_num_seqs`` if the user gave none.
 
     Args:
         args: Parsed by vLLM.
         machine: This machine.
-        memory: Its host memory.
+        memory: Its host memory, of which ``taken`` bytes are for everything else.
         each: Memory that a rank reserves.
-        taken: Bytes of host memory for everything else.
 
     Returns:
         The chosen number, as lines for the startup log.
@@ -90,15 +74,11 @@ def check(args: argparse.Namespace, machine: Machine, memory: Memory, each: Sequ
     fitting = most(lambda sequences: problem(sequences) is None, wanted)
     if fitting == 0:
         raise UsageError(f"{_FLAG}: {problem(1)}; use a shorter --max-model-len, or stop other processes")
-    if given is not None:
+    # Ranks on other machines need the same number.
+    if given is not None or args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size:
         raise UsageError(
-            f"{_FLAG}: {given} does not fit: {reason}; use at most {fitting}, or a shorter --max-model-len"
-        )
-    if args.nnodes > 1 or args.headless or engines(args) != args.data_parallel_size:
-        # Other machines run ranks of this server too.
-        raise UsageError(
-            f"{_FLAG}: the default, {wanted}, does not fit: {reason}; give every node of this server the same number, at "
-            f"most {fitting}"
+            f"{_FLAG}: {wanted} does not fit: {reason}; use at most {fitting}, the same on every node of this server, or a "
+            "shorter --max-model-len"
         )
     args.max_num_seqs = power_of_two(fitting)
     return [f"{_FLAG}: {args.max_num_seqs} instead of the default, {wanted}: {reason}"]

@@ -8,7 +8,8 @@ OURS = "ropeswitch: "
 _HEAD = re.compile(
     r"\([^()]+ pid=\d+\) (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]+\] "
 )
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# A change of colour.
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # Lines to hide from outside vLLM's loggers: uvicorn's, and those that libraries print when a process exits.
 _LEFTOVERS = re.compile(
     r"INFO:     |nanobind: |See https://nanobind| - leaked | - \.\.\. skipped remainder|"
@@ -18,37 +19,16 @@ _LEFTOVERS = re.compile(
 _SHUTDOWN = re.compile(r"\] \[shutdown\] |\[launcher\.py:\d+\] ")
 
 
-class LogLines:
-    """The log of one server, processed as it is written.
-
-    Attributes:
-        serving: Whether requests are accepted; set by the caller.
-        last: Text of the last line, which may be unfinished, as progress bars are.
-    """
-
-    def __init__(self) -> None:
-        self.serving = False
-        self.last = ""
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[str]:
-        """Return the lines to show of the bytes written since the last call; empty lines are left out."""
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        # The last one has no end yet, as a progress bar's, which is rewritten.
-        lines = [_text(part) for part in [*whole, self._rest]]
-        for line in filter(None, lines):
-            self.last = " ".join(_HEAD.sub("", line).split())
-        return [line for line in lines[:-1] if line and self._shown(line)]
-
-    def _shown(self, line: str) -> bool:
-        if line.startswith(OURS) or not self.serving:
-            return line.startswith(OURS)
-        if head := _HEAD.search(line):
-            warns = head["level"] == "WARNING" and not _SHUTDOWN.search(line)
-            return warns or head["level"] in ("ERROR", "CRITICAL")
-        return not _LEFTOVERS.match(line)
+def is_shown(line: str, serving: bool) -> bool:
+    """Whether to show a line of the log, before or while the server accepts requests."""
+    if line.startswith(OURS) or not serving:
+        return line.startswith(OURS)
+    if head := _HEAD.search(line):
+        warns = head["level"] == "WARNING" and not _SHUTDOWN.search(line)
+        return warns or head["level"] in ("ERROR", "CRITICAL")
+    return not _LEFTOVERS.match(line)
 
 
-def _text(part: bytes) -> str:
-    """Return the last text of a rewritten line; vLLM ends the lines of one record with CR and LF."""
-    return _ANSI.sub("", part.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace"))
+def text_of(line: str) -> str:
+    """Return the text of a line of the log, without its head."""
+    return " ".join(_HEAD.sub("", line).split())

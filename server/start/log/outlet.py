@@ -34,11 +34,8 @@ class Outlet:
         Thread(target=self._write, daemon=True).start()
 
     def pump(self) -> None:
-        """Have every process write to a pipe in place of the descriptor, which a thread reads without pause."""
-        pipe, end = os.pipe()
-        os.dup2(end, self._standard)
-        os.close(end)
-        self._reader = Thread(target=self._read, args=(pipe,), daemon=True)
+        """Put what every process writes to the descriptor."""
+        self._reader = Thread(target=self._read, args=(piped(self._standard),), daemon=True)
         self._reader.start()
 
     def put(self, data: bytes) -> None:
@@ -83,6 +80,14 @@ class Outlet:
     def _send(self, data: bytes) -> None:
         while data:
             data = data[os.write(self.fd, data) :]
+
+
+def piped(standard: int) -> int:
+    """Have every process write to a pipe in place of a standard descriptor; return its other end."""
+    pipe, end = os.pipe()
+    os.dup2(end, standard)
+    os.close(end)
+    return pipe
 
 
 def discard(fd: int) -> None:

@@ -12,7 +12,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Literal
 
-from ropeswitch.server.start.refusals import VARIABLE, publish
+from ropeswitch.server.start.refusals import VARIABLE, report
 
 # Interval between checks whether uvicorn has started, in seconds.
 SECONDS = 0.05
@@ -41,7 +41,7 @@ async def announce(state: Any, args: Namespace, kind: Kind) -> None:
     """
     while not getattr(getattr(state, "server", None), "started", False):
         await asyncio.sleep(SECONDS)
-    publish(_ENDING, "\n".join(ready_lines(args, kind)) + "\n")
+    report("\n".join(ready_lines(args, kind)) + "\n", _ENDING)
 
 
 def ready_lines(args: Namespace, kind: Kind) -> list[str]:

@@ -89,13 +89,13 @@ function show(status) {
   latest = figures === null ? null : status;
   if (figures !== null) {
     showFigures(figures);
-    showPicture(true);
+    showPicture();
   }
 }
 
-function showPicture(isNew) {
+function showPicture() {
   if (latest === null) return;
-  drawPicture(element("picture"), latest, isNew);
+  drawPicture(element("picture"), latest);
   element("picture-summary").textContent = summary(latest);
 }
 
@@ -249,7 +249,7 @@ let drawnWidth = 0;
 new ResizeObserver(([entry]) => {
   if (entry.contentRect.width === drawnWidth) return;
   drawnWidth = entry.contentRect.width;
-  showPicture(false);
+  showPicture();
 }).observe(element("figures"));
 
 document.addEventListener("visibilitychange", () => {

@@ -11,8 +11,8 @@ const NARROWEST_TICK = 56;
 const marks = new Map();
 let frame = "";
 
-// status: the response of /v1/status, with figures. svg: the element to draw into. isNew: false for a mere redraw.
-export function drawPicture(svg, status, isNew) {
+// status: the response of /v1/status, with figures. svg: the element to draw into.
+export function drawPicture(svg, status) {
   const width = svg.clientWidth;
   const height = svg.clientHeight;
   if (width === 0) return;
@@ -34,7 +34,7 @@ export function drawPicture(svg, status, isNew) {
     seen.add(key);
     let mark = marks.get(key);
     if (mark === undefined) {
-      mark = newMark(each.switches);
+      mark = newMark();
       marks.set(key, mark);
       group.append(mark.group);
     }
@@ -45,11 +45,7 @@ export function drawPicture(svg, status, isNew) {
     const start = each.state === "decoding" ? x(each.prompt_tokens) : PADDING;
     const share = each.state === "prefilling" ? each.computed_tokens / each.prompt_tokens : 0;
     const end = each.state === "decoding" ? x(each.tokens) : PADDING + share * (x(each.prompt_tokens) - PADDING);
-    if (isNew) {
-      mark.switched = each.switches > mark.switches;
-      mark.switches = each.switches;
-    }
-    mark.group.setAttribute("class", `mark ${each.state} ${colour(index)}${mark.switched ? " switched" : ""}`);
+    mark.group.setAttribute("class", `mark ${each.state} ${colour(index)}`);
     mark.tail.style.transform = `translate(${start}px, ${y}px) scaleX(${each.state === "queued" ? 0 : Math.max(0, end - start)})`;
     mark.dot.style.transform = `translate(${each.state === "decoding" ? end : x(each.prompt_tokens)}px, ${y}px)`;
   }
@@ -86,12 +82,12 @@ export function colour(index) {
   return index < 0 ? "set-other" : `set-${index % SETS}`;
 }
 
-function newMark(switches) {
+function newMark() {
   const group = made("g");
   const tail = made("rect", { width: 1, height: 2, y: -1, class: "tail" });
   const dot = made("circle", { r: 5 });
   group.append(tail, dot);
-  return { group, tail, dot, switches, switched: false };
+  return { group, tail, dot };
 }
 
 // Draws the parts that do not move; redraws them only if the size or the ladder has changed.

@@ -266,14 +266,7 @@ def test_pods_run_where_the_user_wants_and_carry_the_users_labels(values: Values
     for _, component, template in templates(objects):
         # A load test's client need not be on a server's node.
         wanted = values.get("loadTest", {}) if component == "loadtest" else values
-        for key in (
-            "nodeSelector",
-            "tolerations",
-            "affinity",
-            "priorityClassName",
-            "schedulerName",
-            "runtimeClassName",
-        ):
+        for key in "nodeSelector tolerations affinity priorityClassName schedulerName runtimeClassName".split():
             if component != "test" or key in ("nodeSelector", "tolerations"):
                 assert template["spec"].get(key) == wanted.get(key), key
         assert template["spec"].get("imagePullSecrets") == values.get("imagePullSecrets")

@@ -35,7 +35,7 @@ def test_every_flag_that_the_chart_sets_is_refused_among_the_users_own(name: str
         if component == "loadtest":
             values["loadTest"] = {"workloads": ["chat"], "baseline": "http://b", "ca": {"existingSecret": "a"}}
         words = [arg.split("=")[0] for arg in containers(pod(values, component))[0]["args"] if arg.startswith("--")]
-        for flag in {*words} - {"--log-prompts", "--enable-ssl-refresh", "--enforce-eager"}:
+        for flag in {*words} - {"--enable-log-requests", "--enable-ssl-refresh", "--enforce-eager"}:
             section, field = key.split(".")
             with pytest.raises(HelmError, match=f'"{flag}=x" is set by'):
                 render({**values, section: {**values.get(section, {}), field: [f"{flag}=x"]}})

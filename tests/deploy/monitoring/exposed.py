@@ -25,8 +25,8 @@ Series = dict[str, frozenset[str]]
 
 def ours() -> Series:
     """By name, the labels of our series; those that Prometheus adds are left out."""
-    series: Series = {instruments.REJECTIONS: frozenset(instruments.REJECTIONS_LABELS)}
-    for each in instruments.INSTRUMENTS:
+    series: Series = {}
+    for each in (*instruments.INSTRUMENTS, instruments.POLICY, instruments.REJECTIONS):
         series |= _series(each.kind, each.name, each.labels)
     for name, _ in GAUGES.values():
         series |= _series("gauge", name, ("model_name", "engine"))

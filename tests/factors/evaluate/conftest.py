@@ -1,7 +1,6 @@
 """Targets, and texts that tell a right factor set from a wrong one by far."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.local_model import LocalModel
 from tests.factors.conftest import MODEL
-from tests.passkey_tiny.passkey import make_prompt, reply, sentence
+from tests.passkey_tiny.passkey import filler_text, make_prompt, reply
 
 
 @pytest.fixture
@@ -22,11 +21,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two long texts and, in another form, a third."""
     folder = tmp_path_factory.mktemp("texts")
     for number in range(2):
-        rng = random.Random(number)
-        (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(100)).strip())
-    rng = random.Random(2)
-    line = json.dumps({"text": "".join(sentence(rng) for _ in range(100)).strip()})
-    (folder / "more.jsonl").write_text(line + "\n\n")
+        (folder / f"{number}.txt").write_text(filler_text(number, 100))
+    (folder / "more.jsonl").write_text(json.dumps({"text": filler_text(2, 100)}) + "\n\n")
     return folder
 
 

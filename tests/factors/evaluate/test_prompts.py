@@ -16,8 +16,6 @@ from tests.loadtests.client.test_prompts import tokenizer
 
 GARBAGE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 Encode = Callable[[str], list[int]]
-
-
 BUNDLED = AutoTokenizer.from_pretrained(MODEL)
 BUNDLED.model_max_length = 1 << 62
 TOKENIZERS: dict[str, Encode] = {
@@ -48,14 +46,12 @@ def test_prompts_have_exactly_the_tokens_asked_for(kind: str, tokens: int, seed:
 def test_the_pass_key_prompt_is_the_papers() -> None:
     """LongRoPE (arXiv:2402.13753), appendix: the filler x times, the key's line, the filler y times."""
     text = passkey_text("17865", 1 / 3, 3 * len(GARBAGE) + 1)
-    assert (
-        text.split()
-        == (
-            "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
-            f"about the important information there. {GARBAGE} The pass key is 17865. Remember it. 17865 is the pass key. "
-            f"{GARBAGE} {GARBAGE} What is the pass key? The pass key is"
-        ).split()
+    expected = (
+        "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
+        f"about the important information there. {GARBAGE} The pass key is 17865. Remember it. 17865 is the pass key. "
+        f"{GARBAGE} {GARBAGE} What is the pass key? The pass key is"
     )
+    assert text.split() == expected.split()
 
 
 def test_keys_and_places_are_drawn() -> None:

@@ -1,12 +1,11 @@
 """Texts for passkey-tiny, and a model that no search is possible with."""
 
-import random
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.passkey_tiny.passkey import sentence
+from tests.passkey_tiny.passkey import filler_text
 
 
 @pytest.fixture(scope="session")
@@ -14,8 +13,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three texts of some 700 tokens, and a short one."""
     folder = tmp_path_factory.mktemp("search-texts")
     for number, sentences in enumerate((85, 85, 85, 3)):
-        rng = random.Random(number)
-        (folder / f"{number}.txt").write_text("".join(sentence(rng) for _ in range(sentences)).strip())
+        (folder / f"{number}.txt").write_text(filler_text(number, sentences))
     return folder
 
 

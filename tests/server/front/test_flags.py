@@ -21,16 +21,10 @@ def taken(*argv: str, **more: Any) -> flags.FrontConfig:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        ("--max-body-bytes 0", "'0'"),
         ("--max-body-bytes 12X", "'12X'"),
         ("--body-timeout 0", "'0'"),
-        ("--body-timeout nan", "'nan'"),
-        ("--max-prompt-tokens 0", "'0'"),
         ("--max-queued-requests many", "'many'"),
-        ("--max-queued-requests =5", "SET=NUMBER"),
         ("--max-queued-tokens middle=5", "short, long"),
-        ("--max-queued-tokens 5 6", "second limit"),
-        ("--max-queued-tokens long=5 9 long=6", "long=6 is a second limit"),
         ("--max-sequences-per-key ٣", "whole number from 1"),
         ("--metrics-key schlüssel", "printable ASCII"),
         ("--api-key-file /none", "'/none'"),
@@ -43,12 +37,6 @@ def test_bad_values(argv: str, expected: str) -> None:
     message = str(refused.value)
     assert argv.split()[0] in message and expected in message, message
     assert "schlüssel" not in message and "\n" not in message
-
-
-def test_sizes() -> None:
-    for text, size in (("1", 1), ("64K", 65536), ("16M", 16 << 20), ("2G", 2 << 30)):
-        args = taking("--max-body-bytes", text, "--max-held-body-bytes", text)
-        assert args.max_body_bytes == args.max_held_body_bytes == size
 
 
 def test_keys_come_from_the_flag_or_else_the_variable_and_from_the_file(tmp_path: Path) -> None:
@@ -76,9 +64,8 @@ def test_the_config_holds_no_key_and_finds_its_files_from_everywhere(
 
 def test_a_key_that_no_client_can_send() -> None:
     for source, keys in (("--api-key", ["good", "secret "]), ("--api-key", [""]), (flags.KEY_VARIABLE, None)):
-        with pytest.raises(UsageError, match=f"^{source}: a key must be") as refused:
+        with pytest.raises(UsageError, match=f"^{source}: a key must be (?!.*secret)"):
             taken(environment={flags.KEY_VARIABLE: "secret \n"}, api_key=keys)
-        assert "secret" not in str(refused.value)
 
 
 def test_stored_responses_that_another_key_could_read(tmp_path: Path) -> None:
@@ -106,20 +93,15 @@ def test_a_tls_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     both = {"ssl_certfile": cert, "ssl_keyfile": key}
     taken(**both, ssl_ca_certs=cert, ssl_cert_reqs=2, enable_ssl_refresh=True)
-    _, other_key = certificate(tmp_path / "other")
+    _, other = certificate(tmp_path / "other")
     _, locked = certificate(tmp_path / "locked", password=b"x")
-    empty = tmp_path / "empty"
-    empty.write_text("")
-    for given, expected in (
-        ({"ssl_certfile": None}, ["--ssl-keyfile", key, "needs --ssl-certfile"]),
-        ({"ssl_certfile": "/none"}, ["--ssl-certfile: '/none'", key, "No such file"]),
-        ({"ssl_keyfile": "/none"}, ["--ssl-keyfile '/none'", "No such file"]),
-        ({"ssl_keyfile": None}, ["--ssl-certfile", cert, "without --ssl-keyfile"]),
-        ({"ssl_keyfile": other_key}, ["--ssl-keyfile", other_key, "mismatch"]),
-        ({"ssl_keyfile": locked}, ["--ssl-keyfile", locked, "encrypted"]),
-        ({"ssl_certfile": str(empty)}, ["--ssl-certfile", str(empty), "PEM"]),
-        ({"ssl_ca_certs": str(empty)}, ["--ssl-ca-certs", str(empty)]),
+    for given, cause in (
+        ({"ssl_certfile": None}, "No such file"),
+        ({"ssl_keyfile": None}, "PEM"),
+        ({"ssl_keyfile": other}, "mismatch"),
+        ({"ssl_keyfile": locked}, "encrypted"),
+        ({"ssl_ca_certs": "/none"}, "No such file"),
     ):
-        with pytest.raises(UsageError) as refused:
+        with pytest.raises(UsageError, match=cause) as refused:
             taken(**both | given)
-        assert all(each in str(refused.value) for each in expected), str(refused.value)
+        assert all(file is None or repr(file) in str(refused.value) for file in (both | given).values())

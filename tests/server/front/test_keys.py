@@ -29,8 +29,8 @@ WRONG = [{}, header("sent-but-wrong"), header(""), {"authorization": "Basic firs
 
 
 @pytest.mark.parametrize("path", GUARDED + OPEN)
-def test_every_route_but_probes_page_and_metrics_needs_a_key(tmp_path: Path, path: str) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+def test_every_route_but_probes_page_and_metrics_needs_a_key(path: str) -> None:
+    app = app_behind(parts(keys=KEYS))
     for method in ("GET", "POST", "HEAD", "DELETE"):
         for wrong in WRONG:
             answer = ask(app, method, path, headers=wrong)
@@ -38,11 +38,11 @@ def test_every_route_but_probes_page_and_metrics_needs_a_key(tmp_path: Path, pat
             assert answer.status_code != 401 or answer.headers["www-authenticate"] == "Bearer"
         for right in (header(KEYS[0]), {"authorization": f"bEARER  {KEYS[1]} "}):
             assert ask(app, method, path, headers=right).status_code in (200, 404, 405)
-    assert ask(app_behind(parts(tmp_path)[0]), "POST", path).status_code != 401
+    assert ask(app_behind(parts()), "POST", path).status_code != 401
 
 
-def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+def test_anthropics_clients_send_their_key_in_a_header_of_its_own() -> None:
+    app = app_behind(parts(keys=KEYS))
     right, other = {"x-api-key": "second-key"}, {"x-api-key": "other"}
     for path, headers, status in (
         # The tiny app has neither route.
@@ -57,9 +57,9 @@ def test_anthropics_clients_send_their_key_in_a_header_of_its_own(tmp_path: Path
         assert answer.status_code == status and (answer.json().get("type") == "error") == ("messages" in path)
 
 
-def test_a_browser_may_ask_what_it_may_send(tmp_path: Path) -> None:
+def test_a_browser_may_ask_what_it_may_send() -> None:
     """Other OPTIONS requests need a key: a mounted app may answer them as it answers GET, as that of the metrics does."""
-    app = app_behind(parts(tmp_path, keys=KEYS, metrics_key="scraper")[0])
+    app = app_behind(parts(keys=KEYS, metrics_key="scraper"))
     app.mount("/mounted", PlainTextResponse("secret"))
     app.mount("/metrics", PlainTextResponse("secret"))
     origin, method = {"origin": "http://page"}, {"access-control-request-method": "POST"}
@@ -81,7 +81,7 @@ def test_the_metrics_keys_open_the_metrics_alone_and_follow_their_file(
     monkeypatch.setattr(keys, "LOOK_SECONDS", 0)
     path = tmp_path / "metrics-keys"
     path.write_text("from-file\n")
-    state = parts(tmp_path, keys=KEYS, metrics_key="scraper", metrics_key_file=str(path))[0]
+    state = parts(keys=KEYS, metrics_key="scraper", metrics_key_file=str(path))
     app = app_behind(state)
 
     def get(path: str, key: str, method: str = "GET") -> int:
@@ -93,12 +93,12 @@ def test_the_metrics_keys_open_the_metrics_alone_and_follow_their_file(
     assert get("/v1/models", "scraper") == get("/v1/models", "from-file") == 401
     path.write_text("next\n")
     assert (get("/metrics", "next"), get("/metrics", "from-file"), get("/metrics", "scraper")) == (404, 401, 404)
-    alone = app_behind(parts(tmp_path, metrics_key="scraper")[0])
+    alone = app_behind(parts(metrics_key="scraper"))
     assert ask(alone, "GET", "/metrics").status_code == 401 and ask(alone, "GET", "/v1/models").status_code == 404
 
 
-def test_the_root_path_is_taken_off_as_the_router_does(tmp_path: Path) -> None:
-    app = app_behind(parts(tmp_path, keys=KEYS)[0])
+def test_the_root_path_is_taken_off_as_the_router_does() -> None:
+    app = app_behind(parts(keys=KEYS))
     for root, path, status in (
         ("/api", "/api/health", 404),
         ("/api", "/apihealth", 401),
@@ -133,9 +133,9 @@ FEW = {f"x-{number}": "1" for number in range(10)}
     ],
 )
 def test_requests_and_websockets_are_refused_alike(
-    tmp_path: Path, path: str, config: Any, headers: dict[str, str], status: int | None, expected: str
+    path: str, config: Any, headers: dict[str, str], status: int | None, expected: str
 ) -> None:
-    app = app_behind(parts(tmp_path, **config)[0])
+    app = app_behind(parts(**config))
 
     @app.websocket("/{rest:path}")
     async def socket(socket: WebSocket) -> None:
@@ -173,43 +173,37 @@ def test_bad_files_of_keys(tmp_path: Path, content: bytes, expected: str) -> Non
     assert "sec ret" not in str(refused.value) and "gööd" not in str(refused.value)
 
 
-def test_a_mounted_secret_is_read_again(tmp_path: Path) -> None:
+def test_a_mounted_secret_is_read_again_and_a_bad_one_keeps_the_old_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Kubernetes mounts a link to a link to a folder, which is replaced at once."""
+    monkeypatch.setattr("ropeswitch.server.front.limits.keys.time.monotonic", clock := Clock())
 
-    def mount(name: str, content: str) -> None:
+    def mount(name: str, content: str, seconds: float = LOOK_SECONDS) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "keys").write_text(content)
         os.symlink(name, tmp_path / "new")
         os.replace(tmp_path / "new", tmp_path / "data")
+        clock.now += seconds
 
-    clock = Clock()
     mount("one", "# ours\n old \n\nsecond\r\n")
-    os.symlink("data/keys", tmp_path / "keys")
-    ring = KeyRing([digest(b"fixed")], str(tmp_path / "keys"), clock=clock)
+    os.symlink("data/keys", path := tmp_path / "keys")
+    ring = KeyRing([digest(b"fixed")], str(path))
     assert all(map(ring.match, (b"old", b"second", b"fixed"))) and not ring.match(b"new") and not ring.match(b"# ours")
-    mount("two", "new\n")
+    mount("two", "new\n", LOOK_SECONDS / 2)
     assert ring.match(b"old"), "not before a second has passed"
-    clock.now += LOOK_SECONDS
+    clock.now += LOOK_SECONDS / 2
     assert ring.match(b"new") and ring.match(b"fixed") and not ring.match(b"old")
-    mount("three", "newest\n")
-    assert ring.match(b"new") and not ring.match(b"newest"), "once in a second"
-
-
-def test_a_bad_file_keeps_the_old_keys_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clock, path = Clock(), tmp_path / "keys"
-    path.write_text("old-secret\n")
-    ring = KeyRing([], str(path), clock=clock)
-    for change in ("", "two words\n"):
-        path.write_text(change)
+    for content in ("", "two words\n"):
+        mount(f"bad {len(content)}", content)
         for _ in range(3):
+            assert ring.match(b"new") and not ring.match(b"")
             clock.now += LOOK_SECONDS
-            assert ring.needed and ring.match(b"old-secret") and not ring.match(b"")
     path.unlink()
-    clock.now += LOOK_SECONDS
-    assert ring.match(b"old-secret")
+    assert ring.match(b"new")
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(messages) == 3 and all(str(path) in each for each in messages)
-    assert not [each for each in messages if "old-secret" in each or "two words" in each]
-    path.write_text("new\n")
+    assert not [each for each in messages if "new" in each.replace(str(path), "") or "two words" in each]
+    path.write_text("newest\n")
     clock.now += LOOK_SECONDS
-    assert ring.match(b"new") and not ring.match(b"old-secret")
+    assert ring.match(b"newest") and not ring.match(b"new")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,9 +163,9 @@ def test_one_requests_media_share_its_limits(server: Any, monkeypatch: pytest.Mo
     assert "1200 pixels or more" in refused(connector(), f"data:video/jpeg;base64,{frame},{frame}", "video")
 
 
-def test_a_key_cannot_name_the_media_of_another(tmp_path: Path) -> None:
+def test_a_key_cannot_name_the_media_of_another() -> None:
     """vLLM would answer it with the other key's image, or the other key with its own."""
-    app = app_behind(parts(tmp_path, keys=["one", "two"])[0])
+    app = app_behind(parts(keys=["one", "two"]))
 
     @app.post("/v1/echo")
     async def echo(request: Request) -> Any:

@@ -1,7 +1,5 @@
 """What may be in flight and wait for its first token: counts against a plain model of them, and what clients see."""
 
-from pathlib import Path
-
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
@@ -10,7 +8,6 @@ from starlette.websockets import WebSocket
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext, current
-from ropeswitch.server.front.flags import QUEUED_REQUESTS, QUEUED_TOKENS
 from ropeswitch.server.front.limits.keys import digest
 from ropeswitch.server.front.limits.queue_limits import Admission
 from ropeswitch.server.front.refusal import Refusal, RefusedError
@@ -44,19 +41,10 @@ def waiting(queue: Admission, index: int) -> tuple[int, int]:
     return queue.classes[index].requests.total, queue.classes[index].tokens.total
 
 
-def test_a_set_has_its_own_limits_or_those_of_all_or_the_defaults() -> None:
-    def limits(*argv: str) -> list[tuple[int, int]]:
-        queue = build(taking(*argv), LADDER, LADDER.max_length, Engine().waits, RefusedError).queue
-        return [(each.requests.limit, each.tokens.limit) for each in queue.classes]
-
-    given = limits("--max-queued-requests", "5", "long=2", "--max-queued-tokens", "short=7")
-    assert given == [(5, 7), (2, QUEUED_TOKENS)] and limits()[0][0] == QUEUED_REQUESTS
-
-
-def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Path) -> None:
+def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, clock = Engine(), Clock()
-    queue = parts(tmp_path, engine, max_queued_requests={None: 4})[1]
-    queue._clock = clock
+    queue = parts(engine, max_queued_requests={None: 100, "long": 4}).queue
+    monkeypatch.setattr("ropeswitch.server.front.limits.queue_limits.time.monotonic", clock)
     for name in ("0", "1"):
         assert Asking(queue).admit(12, name=name) is None
         engine.requests[name] = True
@@ -76,10 +64,10 @@ def test_a_full_class_leaves_the_other_and_tells_when_to_come_back(tmp_path: Pat
     assert Asking(queue).admit(9) is None
 
 
-def test_what_never_fits_is_the_clients_mistake(tmp_path: Path) -> None:
+def test_what_never_fits_is_the_clients_mistake() -> None:
     """Also in an empty class, and in parts: a retry would not help."""
-    limits = {"max_queued_tokens": {None: 32}, "max_queued_requests": {None: 8}}
-    queue = parts(tmp_path, Engine(), **limits, max_sequences_per_key=6, max_tokens_per_key=20)[0].queue
+    limits = {"max_queued_tokens": {None: 1000, "short": 32}, "max_queued_requests": {None: 8}}
+    queue = parts(Engine(), **limits, max_sequences_per_key=6, max_tokens_per_key=20).queue
     for prompts, flag, value in (
         ([(1, 5)], "--max-queued-requests 8", 5),
         ([(1, 2), (1, 3)], "--max-queued-requests 8", 5),
@@ -97,8 +85,8 @@ def test_what_never_fits_is_the_clients_mistake(tmp_path: Path) -> None:
     assert asking.admit(8, 2) is None and asking.admit(9) is not None and waiting(queue, 0) == (2, 16)
 
 
-def test_sequences_and_tokens_of_a_client_count_until_its_requests_end(tmp_path: Path) -> None:
-    queue = parts(tmp_path, Engine(), max_sequences_per_key=8, max_tokens_per_key=50)[0].queue
+def test_sequences_and_tokens_of_a_client_count_until_its_requests_end() -> None:
+    queue = parts(Engine(), max_sequences_per_key=8, max_tokens_per_key=50).queue
     first, second, other = Asking(queue), Asking(queue), Asking(queue, "b")
     # It takes the place of the sequence that its request began with; being computed changes nothing.
     assert first.admit(2, 6) is None and queue.sequences.held[b"a"] == 7
@@ -123,13 +111,11 @@ def test_sequences_and_tokens_of_a_client_count_until_its_requests_end(tmp_path:
         st.tuples(st.integers(0, 9), st.integers(1, 16), st.integers(1, 3), st.sampled_from("aawdlge")), max_size=80
     )
 )
-def test_counts_are_those_of_what_waits(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, int, str]]
-) -> None:
+def test_counts_are_those_of_what_waits(steps: list[tuple[int, int, int, str]]) -> None:
     """Any order of what happens to three clients' requests: prompts waiting, computed, gone, and requests ended."""
     engine = Engine()
     limits = {"max_queued_requests": {None: 12}, "max_queued_tokens": {None: 80}}
-    queue = parts(tmp_path_factory.mktemp("front"), engine, **limits)[0].queue
+    queue = parts(engine, **limits).queue
     running: dict[int, Asking] = {}
     for number, tokens, copies, step in steps:
         name = str(number)
@@ -161,8 +147,8 @@ def test_counts_are_those_of_what_waits(
     assert not queue.sequences.held and not queue.tokens.held
 
 
-def test_a_prompt_longer_than_the_limit_is_refused_and_the_servers_own_are_not_counted(tmp_path: Path) -> None:
-    queue = parts(tmp_path, max_prompt_tokens=10)[1]
+def test_a_prompt_longer_than_the_limit_is_refused_and_the_servers_own_are_not_counted() -> None:
+    queue = parts(max_prompt_tokens=10).queue
     queue.admit(12, 1, 1, "warm-up")
     assert waiting(queue, 1) == (0, 0)
     asking = Asking(queue)
@@ -172,8 +158,8 @@ def test_a_prompt_longer_than_the_limit_is_refused_and_the_servers_own_are_not_c
     assert (refusal.param, refusal.reason, asking.context.refused_tokens) == ("prompt", "prompt_tokens", 11)
 
 
-@pytest.mark.parametrize("longest", [4096, 1 << 20, 1 << 22])
-def test_honest_requests_fit_by_default(tmp_path: Path, longest: int) -> None:
+@pytest.mark.parametrize("longest", [4096, 1 << 22])
+def test_honest_requests_fit_by_default(longest: int) -> None:
     """128 prompts of up to 8,192 tokens with n = 8, three of them at once, and four prompts of the longest length."""
     sets = [{"name": "short", "max_length": 8, "factors": [1.0, 2.0]}, {"name": "long", "max_length": longest}]
     ladder = FactorLadder.checked([sets[0], sets[1] | {"factors": [1.5, 3.0]}])
@@ -186,8 +172,8 @@ def test_honest_requests_fit_by_default(tmp_path: Path, longest: int) -> None:
             each.end()
 
 
-def test_requests_and_websockets_of_a_key_count_while_they_run(tmp_path: Path) -> None:
-    state = parts(tmp_path, keys=["a", "b"], max_sequences_per_key=2)[0]
+def test_requests_and_websockets_of_a_key_count_while_they_run() -> None:
+    state = parts(keys=["a", "b"], max_sequences_per_key=2)
     app, held = app_behind(state), state.queue.sequences.held
 
     @app.websocket("/v1/realtime")

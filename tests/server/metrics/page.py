@@ -13,11 +13,8 @@ _QUEUE = (queue_metrics.REQUESTS, queue_metrics.TOKENS)
 
 
 def _metrics() -> str:
-    rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in INSTRUMENTS]
-    policies = (instruments.POLICY, "counter", _labels(instruments.POLICY_LABELS))
-    rows.append((*policies, _sentence(instruments.POLICY_TEXT)))
-    rejections = (instruments.REJECTIONS, "counter", _labels(instruments.REJECTIONS_LABELS))
-    rows.append((*rejections, _sentence(instruments.REJECTIONS_TEXT)))
+    every = (*INSTRUMENTS, instruments.POLICY, instruments.REJECTIONS)
+    rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in every]
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
     rows += [(name, "gauge", _labels(queue_metrics.LABELS), _sentence(text)) for name, text in _QUEUE]
     rows.append((queue_metrics.DROPPED[0], "gauge", _labels(("model_name",)), _sentence(queue_metrics.DROPPED[1])))
@@ -31,14 +28,14 @@ def _values() -> str:
         ("`outcome`", "sequences in an engine", _labels(instruments.OUTCOMES)),
         ("`outcome`", "requests that never reached one", _labels(instruments.OUTSIDE)),
         ("`reason`", "refused requests", _labels(instruments.REASONS)),
-        ("`policy`", "sequences that had their first output", _labels(instruments.POLICY_VALUES)),
+        ("`policy`", "sequences that had their first output", _labels(instruments.POLICY.values)),
         ("`state`", "live sequences", _labels(instruments.LIVE.values)),
     )
     return table(("Label", "Of", "Values"), rows)
 
 
 def _of_four(instrument: Instrument) -> str:
-    if instrument.live:
+    if instrument.common != instruments.LABELS:
         return _labels(instrument.labels)
     return f"the four, `{instrument.label}`" if instrument.label else "the four"
 

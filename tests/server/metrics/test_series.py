@@ -38,14 +38,14 @@ TIMES = SimpleNamespace(
 
 def use(metrics: LengthMetrics, band_set: BandSet) -> None:
     """Everything that can happen to a sequence in a band and set."""
-    for chosen_by in instruments.POLICY_VALUES:
+    for chosen_by in instruments.POLICY.values:
         metrics.add_first(0, band_set, 0.5, 100, 1, chosen_by)
     metrics.add_later(0, band_set, [0.05], 1)
     metrics.add_switch(0, band_set, 0.3, 50, 50)
     for state in instruments.LIVE.values:
         metrics.add_live(band_set, state, 1)
     for outcome in instruments.OUTCOMES:
-        metrics.add_finished(0, band_set, band_set, outcome, TIMES)
+        metrics.add_ended(0, band_set, band_set, outcome, TIMES)
 
 
 def used(sets: FactorLadder, band_sets: Sequence[BandSet]) -> CollectorRegistry:

@@ -2,16 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.start import arguments, flags
+from ropeswitch.server.start import arguments
+from tests.serve_parser import serve_parser
 
 NAMES = json.loads(arguments.NAMES.read_text(encoding="utf-8"))
 MODEL = str(BUNDLED_MODEL)
@@ -22,17 +20,9 @@ def test_the_recorded_names_are_those_of_the_installed_vllm() -> None:
     assert arguments.installed_names() == NAMES, "record them again: python -m ropeswitch.server.start.arguments"
 
 
-@pytest.fixture(scope="module")
-def upstream() -> Any:
-    """vLLM's parser with our flags."""
-    parser = vllm_adapter.stock_parser()
-    flags.add(parser)
-    return parser
-
-
-def refuses(upstream: Any, argv: list[str]) -> bool:
+def refuses(argv: list[str]) -> bool:
     try:
-        upstream.parse_args(list(argv))
+        serve_parser().parse_args(list(argv))
     except (Exception, SystemExit):
         return True
     return False
@@ -54,12 +44,12 @@ def words(draw: st.DrawFn) -> list[str]:
 @example(model=[], parts=[["--chat-template", "--a b"]])
 @example(model=[], parts=[["--port", "1", "m"]])
 @given(model=st.sampled_from([[], ["m"]]), parts=st.lists(words(), min_size=1, max_size=2))
-def test_whatever_is_refused_vllm_refuses_too(upstream: Any, model: list[str], parts: list[list[str]]) -> None:
+def test_whatever_is_refused_vllm_refuses_too(model: list[str], parts: list[list[str]]) -> None:
     argv = [*model, *(word for part in parts for word in part)]
     try:
-        arguments.full_names(argv, {*NAMES, *upstream._option_string_actions})
+        arguments.full_names(argv, {*NAMES, *serve_parser()._option_string_actions})
     except UsageError as error:
-        assert "--config=" in str(error) or refuses(upstream, argv), argv
+        assert "--config=" in str(error) or refuses(argv), argv
 
 
 def test_flags_that_vllm_takes_pass(tmp_path: Path) -> None:

@@ -5,18 +5,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 PRELUDE = """\
 import os, subprocess, sys, time
 from pathlib import Path
 from contextlib import closing
-from ropeswitch.server.start.log import console, held_log
-from ropeswitch.server.start.log.console import SECONDS, Console
-from ropeswitch.server.start.log.held_log import HeldLog
+from ropeswitch.server.start.log.console import Console
 
-def opened(*, hold=True):
-    return closing(Console("versions", "first stage", hold=hold))
+def opened():
+    return closing(Console("versions", "first stage"))
 
 def wait(seen):
     for _ in range(2000):
@@ -29,15 +25,15 @@ def logged(level, text):
     return f"(EngineCore pid=1) {level} 11-23 20:13:22 [a.py:1] {text}\\n"
 
 def ready(console, folder, text):
-    # As the server does: whoever sees the file sees all of it.
-    draft, console.ready = Path(folder, "draft"), Path(folder, "ready")
-    draft.write_text(text)
-    os.link(draft, console.ready)
+    console.catch_up()
+    Path(folder, "ready").write_text(text)
+    console.ready = Path(folder, "ready")
     wait(lambda: console.serving)
 
 def child(text):
     subprocess.run([sys.executable, "-c", f"import os; os.write(2, {text.encode()!r})"], check=True)
 """
+FIRST = "ropeswitch: versions: first stage; --verbose prints vLLM's log"
 
 
 def run(script: str) -> "subprocess.CompletedProcess[str]":
@@ -50,80 +46,57 @@ def run(script: str) -> "subprocess.CompletedProcess[str]":
 def test_vllms_log_is_held_until_ready_and_then_its_errors_are_shown(tmp_path: Path) -> None:
     done = run(f"""
         with opened() as console:
-            path = console.path
             os.write(2, b"noise of C++\\n")
             print("for standard output")
             sys.stderr.write("noise of Python\\n")
             child(logged("INFO", "quiet") + logged("WARNING", "slow disk"))
-            wait(lambda: console._lines.last == "slow disk")
             ready(console, {str(tmp_path)!r}, "http://here; a first request:\\ncurl http://here\\n")
             child("INFO:     request\\n" + logged("INFO", "throughput") + logged("ERROR", "fault") + "Traceback\\n")
-            held = Path(path).read_text()
-            # A log that has grown is emptied, also where a cleanup of temporary files removed its name.
-            held_log.MOST_BYTES = 10
-            os.unlink(path)
-            wait(lambda: os.fstat(2).st_size == 0)
             os.write(2, b"unfinished")
-        assert "noise of C++" in held and "quiet" in held and "noise of Python" in held
-        assert "VLLM_LOGGING_STREAM" not in os.environ
         print("after", file=sys.stderr)
     """)
     assert done.stdout == "for standard output\n"
-    first, ready, curl, *rest = done.stderr.splitlines()
-    assert first.startswith("ropeswitch: versions: first stage; vLLM's log: /")
-    assert ready.startswith("ropeswitch: ready in ") and ready.endswith(" s: http://here; a first request:")
-    assert curl == "curl http://here"
-    assert rest == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "unfinished", "after"]
+    first, ready, *rest = done.stderr.splitlines()
+    assert first == FIRST and ready.startswith("ropeswitch: ready in ")
+    assert ready.endswith(" s: http://here; a first request:") and rest[0] == "curl http://here"
+    assert rest[1:] == ["(EngineCore pid=1) ERROR 11-23 20:13:22 [a.py:1] fault", "Traceback", "unfinished", "after"]
 
 
-@pytest.mark.parametrize("release", [True, False])
-def test_a_log_that_is_not_held_is_printed_whole(tmp_path: Path, release: bool) -> None:
+def test_a_log_that_is_released_is_printed_whole_from_its_last_thousand_lines_on(tmp_path: Path) -> None:
     done = run(f"""
-        with opened(hold={release}) as console:
-            os.write(2, b"early\\n")
-            time.sleep(3 * SECONDS)
+        with opened() as console:
+            os.write(2, b"".join(b"%d\\n" % number for number in range(1100)))
+            console.catch_up()
             console.release()
-            assert console.path is None
             os.write(2, b"late\\n")
             ready(console, {str(tmp_path)!r}, "http://here\\n")
     """)
-    first, *rest, ready = done.stderr.splitlines()
-    assert first.startswith("ropeswitch: versions: first stage") and rest == ["early", "late"]
+    first, *rest, late, ready = done.stderr.splitlines()
+    assert first == FIRST and rest == [str(number) for number in range(100, 1100)] and late == "late"
     assert ready.startswith("ropeswitch: ready in ")
 
 
-def test_a_log_that_grew_loses_no_line_that_was_not_read() -> None:
-    run("""
-        held_log.MOST_BYTES = 1000
-        log = HeldLog()
-        os.write(2, b"x" * 1100)
-        assert len(log.read()) == 1100
-        os.write(2, b"late")
-        log.cut()
-        assert log.read() == b"late"
-        log.close(keep=False)
-        assert not os.path.exists(log.path)
-    """)
-
-
-def test_progress_comes_at_pauses_that_double_up_to_a_minute() -> None:
+def test_progress_comes_now_and_then_in_one_short_line_also_of_a_bar() -> None:
     done = run("""
-        with opened() as console:
-            console._over.set()
-            console._thread.join()
-            os.write(2, logged("INFO", "x" * 300).encode() + b"\\n")
-            console.catch_up()
-            for seconds in range(200):
-                console._show_progress(seconds)
+        with opened() as started:
+            started._over.set()
+            started._watcher.join()
+            os.write(2, logged("INFO", "x" * 300).encode())
+            started.catch_up()
+            for seconds in range(70):
+                started._show_progress(seconds)
+            os.write(2, b"\\rLoading shards: 1/3\\rLoading shards: 2/3\\rLoad")
+            wait(lambda: started._last.endswith("2/3"))
+            started._show_progress(90)
     """)
     [_, *lines] = done.stderr.splitlines()
-    assert [line.split("(")[1].split(")")[0] for line in lines] == ["10 s", "20 s", "40 s", "80 s", "140 s"]
-    assert lines[0].startswith("ropeswitch: first stage (10 s): xxx") and len(lines[0]) == 160
+    assert [line.split("(")[1].split(")")[0] for line in lines] == ["30 s", "60 s", "90 s"]
+    assert lines[0].startswith("ropeswitch: first stage (30 s): xxx") and len(lines[0]) == 160
+    assert lines[2] == "ropeswitch: first stage (90 s): Loading shards: 2/3"
 
 
-@pytest.mark.parametrize("hold", [True, False])
-def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
-    done = run(f"""
+def test_a_fault_of_a_start_ends_with_its_log_and_its_cause() -> None:
+    done = run("""
         from types import SimpleNamespace
         from ropeswitch.server.start.refusals import channel
         from ropeswitch.server.start.run import run
@@ -132,18 +105,9 @@ def test_a_fault_of_a_start_ends_with_its_log_and_its_cause(hold: bool) -> None:
             os.write(2, b"cause\\n")
             raise RuntimeError("no engine.")
 
-        with opened(hold={hold}) as console, channel():
-            path = console.path
+        with opened() as console, channel():
             print(run(SimpleNamespace(serve=serve), None, console))
-        print(path)
     """)
-    code, path = done.stdout.splitlines()
-    lines = done.stderr.splitlines()
-    assert code == "1" and lines[-1].startswith("ropeswitch: error: the server did not start: RuntimeError: no engine.")
-    if not hold:
-        assert lines[1:3] == ["cause", "Traceback (most recent call last):"]
-        return
-    held = Path(path)
-    assert lines[1:-1] == [f"ropeswitch: vLLM's full log is in {path}"]
-    assert held.read_text().startswith("cause\nTraceback ") and "RuntimeError: no engine." in held.read_text()
-    held.unlink()
+    first, cause, traceback, *_, last = done.stderr.splitlines()
+    assert (done.stdout, first, cause, traceback) == ("1\n", FIRST, "cause", "Traceback (most recent call last):")
+    assert last == "ropeswitch: error: the server did not start: RuntimeError: no engine.; see the log above"

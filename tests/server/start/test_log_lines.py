@@ -7,7 +7,7 @@ import vllm
 from vllm.logger import _DATE_FORMAT, _FORMAT
 from vllm.logging_utils import NewLineFormatter
 
-from ropeswitch.server.start.log.log_lines import LogLines
+from ropeswitch.server.start.log.log_lines import is_shown, text_of
 
 
 def logged(level: str, text: str, *, place: str = "core.py:134") -> str:
@@ -37,18 +37,9 @@ HIDDEN = [
 ]
 
 
-def feed(serving: bool, text: str, size: int) -> tuple[list[str], str]:
-    """The lines shown of a log that comes in pieces of so many bytes, and the last line."""
-    lines, data = LogLines(), text.encode()
-    lines.serving = serving
-    shown = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
-    return shown, lines.last
-
-
 def test_a_start_shows_our_lines_alone_and_a_running_server_everything_but_info() -> None:
-    text = "\n".join([*HIDDEN, *SHOWN, ""])
-    for size in (1, 7, 10_000):
-        assert feed(False, text, size) == (SHOWN[-1:], SHOWN[-1]) and feed(True, text, size) == (SHOWN, SHOWN[-1])
+    for serving, shown in ((False, SHOWN[-1:]), (True, SHOWN)):
+        assert [line for line in [*HIDDEN, *SHOWN] if is_shown(line, serving)] == shown
 
 
 def test_the_format_is_vllms() -> None:
@@ -57,13 +48,8 @@ def test_the_format_is_vllms() -> None:
     for level in (logging.INFO, logging.WARNING):
         record.levelno, record.levelname = level, logging.getLevelName(level)
         text = NewLineFormatter(_FORMAT, _DATE_FORMAT).format(record)
-        assert feed(True, f"{text}\n", 7) == (text.splitlines() if level == logging.WARNING else [], "second")
+        lines = text.splitlines()
+        assert [is_shown(line, serving=True) for line in lines] == [level == logging.WARNING] * 2
+        assert text_of(lines[-1]) == "second"
     executor = Path(vllm.__file__).parent / "v1" / "executor" / "multiproc_executor.py"
     assert '"[shutdown] Executor: workers still' in executor.read_text()
-
-
-def test_progress_shows_a_bar_before_its_line_ends() -> None:
-    lines = LogLines()
-    for done in (0, 1, 2):
-        assert lines.feed(f"\rLoading shards:  1% Completed | {done}/3 [0".encode()) == []
-        assert lines.last == f"Loading shards: 1% Completed | {done}/3 [0"

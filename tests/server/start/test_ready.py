@@ -16,14 +16,11 @@ from ropeswitch.server.start.log.ready import ready_lines
 
 
 def flags(**changes: Any) -> Namespace:
-    values = {"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None}
-    values |= {"served_model_name": ["mini"], "model": "/models/mini", "ropeswitch_front": keys()}
-    return Namespace(**values | changes)
-
-
-def keys(**changes: Any) -> SimpleNamespace:
-    none = {"key_digests": (), "key_file": None, "metrics_digests": (), "metrics_key_file": None}
-    return SimpleNamespace(**none | changes)
+    """The server's flags; those of its keys are in the front's."""
+    front = dict.fromkeys(("key_file", "metrics_key_file", "key_digests", "metrics_digests"))
+    front |= {name: changes.pop(name) for name in front if name in changes}
+    values = {"host": "127.0.0.1", "port": 8000, "uds": None, "ssl_certfile": None, "served_model_name": ["mini"]}
+    return Namespace(**values | {"model": "/models/mini", "ropeswitch_front": SimpleNamespace(**front)} | changes)
 
 
 @pytest.mark.parametrize(
@@ -58,10 +55,10 @@ ANYONE, METRICS = "anyone who reaches port 8000 needs no key", "/metrics needs n
         ({"host": "gpu7", "port": 9}, "http://gpu7:9", ANYONE.replace("8000", "9")),
         ({"host": None, "uds": "/run/a b"}, "--unix-socket '/run/a b' http://localhost", None),
         ({"ssl_certfile": "x.pem"}, "-k https://127.0.0.1:8000", None),
-        ({"ropeswitch_front": keys(key_digests=(b"",))}, BEARER + HERE, METRICS),
-        ({"ropeswitch_front": keys(key_file="k"), "host": None}, BEARER + HERE, METRICS),
-        ({"ropeswitch_front": keys(key_file="k", metrics_key_file="m")}, BEARER + HERE, None),
-        ({"ropeswitch_front": keys(key_file="k", metrics_digests=(b"",))}, BEARER + HERE, None),
+        ({"key_digests": [b""]}, BEARER + HERE, METRICS),
+        ({"key_file": "k", "host": None}, BEARER + HERE, METRICS),
+        ({"key_file": "k", "metrics_key_file": "m"}, BEARER + HERE, None),
+        ({"key_file": "k", "metrics_digests": [b""]}, BEARER + HERE, None),
     ],
 )
 def test_where_a_client_reaches_it_and_what_is_open_to_anyone(

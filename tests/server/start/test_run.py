@@ -20,13 +20,13 @@ from ropeswitch.server.start.run import run
 @pytest.fixture
 def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Runs a server that ends with an error, or a function, without a held log: the exit code, and what is printed."""
-    monkeypatch.setattr(atexit, "register", lambda _: None)
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def call(error: BaseException | None = None, serve: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
         printed: list[str] = []
-        console: Any = SimpleNamespace(path=None, serving=True, catch_up=lambda: None, say=printed.append)
+        console: Any = SimpleNamespace(serving=True, catch_up=lambda: None, say=printed.append)
 
         def served(_: Any) -> None:
             serve()
@@ -63,10 +63,20 @@ def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_th
     assert engine.exitcode == -signal.SIGKILL
 
 
-def test_refusals_and_faults_are_the_caller_s(outcome: Any) -> None:
+def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="why"):
         outcome(UsageError("why"))
-    code, [failure] = outcome(RuntimeError("fault"))
-    assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
     with pytest.raises(SystemExit):
         outcome(SystemExit(3))
+
+    def fail() -> None:
+        raise RuntimeError("fault")
+
+    # vLLM's function of this name logs the error itself.
+    def wait_for_completion_or_failure() -> None:
+        fail()
+
+    for serve, tracebacks in ((fail, 1), (wait_for_completion_or_failure, 0)):
+        code, [failure] = outcome(serve=serve)
+        assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
+        assert capsys.readouterr().err.count("Traceback") == tracebacks

@@ -19,7 +19,6 @@ import pytest
 from tests.server.asking import Asking, not_ready, wait_until
 from tests.server.running import PROGRAM, Server, environment, free_port, running
 
-MOST_LINES = 15
 STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
 
 
@@ -50,12 +49,8 @@ def run_curl(line: str) -> Any:
 
 def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> None:
     with running(tmp_path, "--enforce-eager", command=PROGRAM) as server:
-        lines = wait_for_curl(server)
-        assert len(lines) <= MOST_LINES, lines
-        first, *rest, ready, curl = lines
+        first, *rest, ready, curl = wait_for_curl(server)
         assert first.startswith("ropeswitch: version ") and ", vLLM 0." in first
-        held = Path(first.partition("vLLM's log: ")[2].split()[0])
-        assert "Initializing a V1 LLM engine" in held.read_text()
         shown = [line.removeprefix("ropeswitch: ") for line in rest]
         # Progress depends on the machine's speed.
         summary = [line for line in shown if not re.match(r"[\w ']+ \(\d+ s\)", line)]
@@ -71,7 +66,6 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
         interrupt(server)
         assert server.process.wait(60) == 0
         assert lines_of(server)[before:] == ["ropeswitch: stopped"]
-        assert not held.exists()
 
 
 @pytest.mark.full
@@ -132,14 +126,13 @@ def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("count", [1, 2], ids=["engine", "worker"])
-def test_nothing_outlives_a_command_that_is_killed_while_it_starts(count: int) -> None:
+def test_nothing_outlives_a_command_that_is_killed_while_its_engine_and_worker_start() -> None:
     with starting(subprocess.DEVNULL, free_port()) as process:
 
         def spawned() -> int:
             return sum("spawn_main" in line or "VLLM::" in line for line in processes(process.pid).values())
 
-        wait_until(lambda: spawned() == count, time.monotonic(), "its children start", 200)
+        wait_until(lambda: spawned() == 2, time.monotonic(), "its children start", 200)
         process.kill()
         process.wait()
         wait_until(lambda: not processes(process.pid), time.monotonic(), "they are gone", 15)

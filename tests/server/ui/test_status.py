@@ -59,11 +59,12 @@ class Shown:
         registry, sets, self.engine = CollectorRegistry(), ladder(*ends), Engine()
         self.metrics = LengthMetrics(sets, "m", registry)
         running = RunningSequences(self.engine.states, sets.names, self.engine)
-        measured = status.Measured(self.metrics, running, sets.names) if measures else None
         rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, ())
         app = FastAPI()
         app.include_router(status.router)
-        app.state.ropeswitch = SimpleNamespace(status=status.StatusSource("m", rope, registry, measured))
+        app.state.ropeswitch = SimpleNamespace(
+            status=status.StatusSource("m", rope, registry, self.metrics if measures else None, running)
+        )
         self.client = TestClient(app)
 
     def data(self) -> Any:
@@ -109,7 +110,7 @@ def test_latencies_of_a_band_are_those_of_all_its_sets_and_engines(shown: Shown)
     for engine, index in ((0, 0), (1, 0), (0, 1)):
         shown.metrics.add_first(engine, (0, index), 0.5, 100, 1, "length")
         shown.metrics.add_later(engine, (0, index), [0.05, 0.05], 2)
-        shown.metrics.add_finished(engine, (0, index), (0, index), "stop", TIMES)
+        shown.metrics.add_ended(engine, (0, index), (0, index), "stop", TIMES)
     short, long = shown.figures("latency")
     names = ("time_to_first_token", "inter_token_latency", "end_to_end")
     assert [short[name]["count"] for name in names] == [3, 6, 3]

@@ -27,7 +27,7 @@ def reported(endpoint: Any, parts: Any = None, request_id: str = "cmpl-1", **cha
 
 
 class Prompt:
-    """A prompt of ten tokens, of which two are cached, and of an answer that begins when its event is set."""
+    """Two prompts of ten tokens, of which two are cached, and an answer that begins when its event is set."""
 
     def __init__(self, interval: float = 0, wait: float = 0.0, *, shows_cached: bool = True) -> None:
         self.processed, self.begin, self.closed = 0, asyncio.Event(), False
@@ -41,8 +41,9 @@ class Prompt:
         return iterator
 
     async def progress(self, request_id: str) -> tuple[int, int, float | None]:
-        assert request_id == "cmpl-1-0"
         await asyncio.sleep(self.wait)
+        if request_id == "cmpl-1-1":
+            return 9, 0, 0.001
         self.processed += 3
         return self.processed, 2, None if self.processed < 6 else (10 - self.processed) / 1000
 
@@ -61,7 +62,8 @@ class Prompt:
 @pytest.fixture(autouse=True)
 def in_flight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(module, "SECONDS", 0.01)
-    token = current.set(RequestContext(entered=Entered(tickets=[Ticket(b"", 0, 2, 20, "cmpl-1-0", 0.0)])))
+    tickets = [Ticket(b"", 0, 2, 20, "cmpl-1-0", 0.0), Ticket(b"", 0, 1, 10, "cmpl-1-1", 0.0)]
+    token = current.set(RequestContext(entered=Entered(tickets=tickets)))
     yield
     current.reset(token)
 
@@ -81,9 +83,9 @@ async def test_a_stream_reports_progress_until_the_first_token() -> None:
     chunks = [parsed(await anext(stream)) for _ in range(3)]
     reports = [each["prompt_progress"] for each in chunks]
     assert [(each["total"], each["cache"], each["processed"], each["eta_ms"]) for each in reports] == [
-        (10, 0, 0, None),
-        (10, 2, 3, None),
-        (10, 2, 6, 4),
+        (20, 0, 0, None),
+        (20, 2, 12, None),
+        (20, 2, 15, 5),
     ]
     assert {(each["id"], each["object"], each["model"]) for each in chunks} == {("cmpl-1", "text_completion", "m")}
     prompt.begin.set()
@@ -100,7 +102,10 @@ async def test_a_stream_reports_progress_beside_comments_and_while_the_engine_is
         chunks = [await asyncio.wait_for(anext(stream), 5) for _ in range(30)]
         reports = [parsed(chunk) for chunk in chunks if not chunk.startswith(":")]
         assert 2 <= len(reports) < 30 if wait == 0 else len(reports) == 1
-        assert [each["prompt_progress"]["processed"] for each in reports] == [3 * i for i in range(len(reports))]
+        assert [each["prompt_progress"]["processed"] for each in reports] == [
+            0,
+            *(9 + 3 * i for i in range(1, len(reports))),
+        ]
         assert {each["object"] for each in reports} == {"chat.completion.chunk"}
         prompt.begin.set()
         assert [chunk async for chunk in stream if not chunk.startswith(":")][-2:] == ANSWER and prompt.closed

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -54,13 +53,13 @@ def context() -> Iterator[RequestContext]:
 
 
 @pytest.fixture
-def client(context: RequestContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> TestClient:
+def client(context: RequestContext, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     monkeypatch.setattr(module, "LONG", 1000)
     monkeypatch.setattr(module, "VERY_LONG", 2000)
     monkeypatch.setattr(parse, "PIECE", 100)
     app = make_app()
     read_long_bodies(app)
-    app.state.ropeswitch = server_parts(parts(tmp_path)[0])
+    app.state.ropeswitch = server_parts(parts())
     return TestClient(app)
 
 

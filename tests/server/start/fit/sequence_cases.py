@@ -1,6 +1,5 @@
 """``--max-num-seqs`` against host memory and GPU memory, and what vLLM's model runners reserve for each sequence."""
 
-import argparse
 from typing import Any
 
 import pytest
@@ -17,18 +16,12 @@ from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit.memory import GIB, PROCESSES, Memory
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine, check, taken_beside_gpus
+from tests.server.start.fit.test_cpu import flags
 
 H100 = Machine("cuda", devices=8, device_bytes=79 * GIB, v2=True, sequences=1024)
 LONG = SequenceMemory(max_model_len=2 << 20)
 CPU = torch.device("cpu")
 LENGTH, SEQUENCES, STEP = 5000, 7, 64
-
-
-def flags(**given: Any) -> argparse.Namespace:
-    ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
-    none = "max_num_seqs data_parallel_size_local data_parallel_rank kv_cache_memory_bytes kv_offloading_size".split()
-    rest = {"headless": False, "gpu_memory_utilization": 0.92, "cpu_offload_gb": 0.0}
-    return argparse.Namespace(**(dict.fromkeys(ones, 1) | dict.fromkeys(none) | rest | given))
 
 
 def test_the_figures_of_two_million_tokens() -> None:
@@ -78,7 +71,7 @@ def test_v1_reserves_what_is_counted(block_size: int) -> None:
     assert batch.token_ids_cpu.nbytes + batch.is_token_ids.nbytes + both == counted
 
 
-NODES = "every node of this server the same number, at most 512$"
+NODES = "^--max-num-seqs: 1024 does not fit: .*; use at most 512, the same on every node"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ NODES = "every node of this server the same number, at most 512$"
     [
         ({}, 200, None),
         ({"max_num_seqs": 512}, 40, None),
-        ({"max_num_seqs": 600}, 40, r"^--max-num-seqs: 600 does not fit: .* reserve 64.0 GiB.*; use at most 512, or "),
+        ({"max_num_seqs": 600}, 40, r"^--max-num-seqs: 600 does not fit: .* reserve 64.0 GiB.*; use at most 512, "),
         ({}, 2, r"^--max-num-seqs: 1 sequences of 2097152 .* use a shorter --max-model-len"),
         # Ranks of other machines do not count; Ray has no number of nodes.
         ({"max_num_seqs": 1024, "pipeline_parallel_size": 2, "nnodes": 4}, 40, None),

@@ -9,20 +9,26 @@ from vllm.config import CacheConfig
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.server.start.fit import cpu
-from ropeswitch.server.start.fit.memory import GIB, Memory, fit, read_memory, weight_bytes
+from ropeswitch.server.start.fit.memory import GIB, Memory, read_memory, weight_bytes
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory
 from ropeswitch.server.start.fit.sequences import Machine
 
 MEMORY = Memory(total=16 * GIB, free=10 * GIB)
 MACHINE = Machine("cpu", devices=1, device_bytes=16 * GIB, v2=False, sequences=128)
+SHORT, MILLION, FOUR = (SequenceMemory(length, 128, v2=False, device="cpu") for length in (1, 1 << 20, 4 << 20))
+
+
+@pytest.fixture(autouse=True)
+def of_ten_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "read_memory", lambda: MEMORY)
 
 
 def flags(**given: Any) -> argparse.Namespace:
     none = ("kv_cache_memory_bytes", "data_parallel_size_local", "data_parallel_rank", "revision", "download_dir")
+    none += ("max_num_seqs", "block_size", "kv_offloading_size")
     ones = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes")
     rest = {"gpu_memory_utilization": CacheConfig().gpu_memory_utilization, "model": "a/b", "headless": False}
-    rest |= {"enforce_eager": False, "optimization_level": 2, "compilation_config": {}, "max_num_seqs": None}
-    rest |= {"block_size": None}
+    rest |= {"enforce_eager": True, "optimization_level": 2, "compilation_config": {}, "cpu_offload_gb": 0.0}
     return argparse.Namespace(**(dict.fromkeys(none) | dict.fromkeys(ones, 1) | rest | given))
 
 
@@ -36,7 +42,6 @@ def weigh(folder: Path, **gib: int) -> None:
     ("given", "config", "gib", "weights"),
     [
         ({}, "{}", 3, 2),
-        ({"tensor_parallel_size": 2}, "{}", 1.5, 2),
         ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "nnodes": 2}, "{}", 1.5, 2),
         # Each data parallel engine of this machine loads its own weights, experts apart, which are split over them.
         ({"data_parallel_size": 4}, "{}", 0, 8),
@@ -51,22 +56,18 @@ def test_the_default_is_half_of_what_weights_and_processes_leave_shared_by_the_r
     weigh(tmp_path, model_1=1, model_2=1, consolidated=2)
     (tmp_path / "config.json").write_text(config)
     args = flags(model=str(tmp_path), **given)
-    try:
-        line = fit(args, MEMORY, {})
-    except UsageError as refused:
-        assert not gib and "no room for a KV cache" in str(refused)
+    if not gib:
+        with pytest.raises(UsageError, match="no room for a KV cache"):
+            cpu.check(args, {}, MACHINE, SHORT)
         return
-    assert args.kv_cache_memory_bytes == gib * GIB
-    assert line is not None and f"{gib:.1f} GiB" in line and f"the weights take {weights}.0 GiB" in line
+    [line] = cpu.check(args, {}, MACHINE, SHORT)
+    assert args.kv_cache_memory_bytes == pytest.approx(gib * GIB, rel=1e-3)
+    assert f"the weights take {weights}.0 GiB" in line
 
 
-def test_mistrals_own_format_of_weights_counts_alone_and_a_machine_without_ranks_needs_no_cache(tmp_path: Path) -> None:
+def test_weights_in_mistral_s_format_and_in_the_hub_s_cache_count(tmp_path: Path) -> None:
     weigh(tmp_path, consolidated=2)
     assert weight_bytes(flags(model=str(tmp_path))) == 2 * GIB
-    assert fit(flags(data_parallel_size=4, data_parallel_size_local=0), Memory(GIB, 0), {}) is None
-
-
-def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
     for commit, size in (("1" * 40, 2), ("2" * 40, 3)):
         snapshot = tmp_path / "models--a--b" / "snapshots" / commit
         snapshot.mkdir(parents=True)
@@ -81,9 +82,11 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "space", "expected"),
     [
-        ({"kv_cache_memory_bytes": 10 * GIB}, "", None),
+        ({"kv_cache_memory_bytes": 9 * GIB}, "", None),
         ({"gpu_memory_utilization": 0.5}, "", None),
-        ({}, "10", None),
+        # A machine without ranks needs no cache.
+        ({"data_parallel_size": 4, "data_parallel_size_local": 0}, "11", None),
+        ({"kv_cache_memory_bytes": 99 * GIB}, "9", None),
         ({"kv_cache_memory_bytes": 11 * GIB}, "", "--kv-cache-memory-bytes: 11.0 GiB does not fit"),
         (
             {"kv_cache_memory_bytes": 6 * GIB, "tensor_parallel_size": 2},
@@ -98,36 +101,30 @@ def test_weights_in_the_hubs_cache_count(tmp_path: Path) -> None:
 def test_what_the_user_chose_stays_or_is_refused_where_it_does_not_fit(
     given: dict[str, Any], space: str, expected: str | None
 ) -> None:
-    args, environment = flags(**given), {"VLLM_CPU_KVCACHE_SPACE": space} if space else {}
+    args, environment = flags(**given), {"VLLM_CPU_KVCACHE_SPACE": space}
     if expected is None:
-        assert fit(args, MEMORY, environment) is None and args == flags(**given)
+        assert cpu.check(args, environment, MACHINE, SHORT) == [] and args == flags(**given)
         return
     with pytest.raises(UsageError) as refused:
-        fit(args, MEMORY, environment)
+        cpu.check(args, environment, MACHINE, SHORT)
     assert str(refused.value).startswith(expected)
 
 
-def test_sequences_take_memory_before_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_take_memory_before_the_cache(tmp_path: Path) -> None:
     """5 bytes a token of each sequence on the V1 runner, and a block table twice."""
-    monkeypatch.setattr(cpu, "check_compiler", lambda *_: None)
-    monkeypatch.setattr(cpu, "read_memory", lambda: MEMORY)
-    million, four = (SequenceMemory(length << 20, 128, v2=False, device="cpu") for length in (1, 4))
     args = flags()
-    [line] = cpu.check(args, {}, MACHINE, million)
-    assert args.max_num_seqs is None and million.host_bytes(128) == 128 * (5 * (1 << 20) + 2 * 4 * 8192)
-    assert args.kv_cache_memory_bytes == (8 * GIB - million.host_bytes(128)) // 2 and "648 MiB" in line
+    [line] = cpu.check(args, {}, MACHINE, MILLION)
+    assert args.max_num_seqs is None and MILLION.host_bytes(128) == 128 * (5 * (1 << 20) + 2 * 4 * 8192)
+    assert args.kv_cache_memory_bytes == (8 * GIB - MILLION.host_bytes(128)) // 2 and "648 MiB" in line
     # Half of what is left is for keys and values: 4 GiB hold 101 such sequences on two ranks.
     args = flags(tensor_parallel_size=2)
-    lowered, _ = cpu.check(args, {}, MACHINE, four)
+    lowered, _ = cpu.check(args, {}, MACHINE, FOUR)
     assert args.max_num_seqs == 64 and lowered.startswith("--max-num-seqs: 64 instead of the default, 128: ")
-    small, large = ({"kv_cache_memory_bytes": size, "max_num_seqs": 128} for size in (5 * GIB // 2, 11 * GIB))
-    for given, refused in (
-        # The cache of every rank is the user's own; one that leaves nothing is at fault itself.
-        (small | {"tensor_parallel_size": 2}, r"^--max-num-seqs: 128 does not fit: .* of which 5\.0 GiB is left"),
-        (large, r"^--kv-cache-memory-bytes: 11\.0 GiB does not fit"),
-    ):
-        with pytest.raises(UsageError, match=refused):
-            cpu.check(flags(**given), {}, MACHINE, four)
+    # The cache of every rank is the user's own, beside the weights.
+    weigh(tmp_path, model=1)
+    args = flags(model=str(tmp_path), kv_cache_memory_bytes=5 * GIB // 2, max_num_seqs=128, tensor_parallel_size=2)
+    with pytest.raises(UsageError, match=r"^--max-num-seqs: 128 does not fit: .* of which 4\.0 GiB is left"):
+        cpu.check(args, {}, MACHINE, FOUR)
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
@@ -142,8 +139,8 @@ def test_a_container_has_what_its_limit_leaves(tmp_path: Path) -> None:
 
 
 def test_what_torch_compile_needs_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = {"PATH": str(tmp_path)}
-    assert cpu.compiles(flags(), nothing) and not cpu.compiles(flags(), nothing | {"TORCHDYNAMO_DISABLE": "1"})
+    args, nothing = flags(enforce_eager=False), {"PATH": str(tmp_path)}
+    assert cpu.compiles(args, nothing) and not cpu.compiles(args, nothing | {"TORCHDYNAMO_DISABLE": "1"})
     with pytest.raises(UsageError, match=r"C\+\+ compiler: 'g\+\+' was not found"):
         cpu.check_compiler(nothing)
     (tmp_path / "g++").touch(mode=0o755)
