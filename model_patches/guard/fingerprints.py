@@ -68,13 +68,13 @@ def recorded() -> dict[str, str]:
 
 
 def fingerprint(path: str) -> str:
-    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's signature and source, by its dotted path."""
+    """Return the first 16 hex digits of the SHA-256 of an unwrapped function's source, by its dotted path."""
     upstream = inspect.unwrap(resolve(path)[2])
     # Of a Triton kernel, the Python function.
     upstream = getattr(upstream, "fn", upstream)
     try:
-        text = f"{inspect.signature(upstream)}\n{inspect.getsource(upstream)}"
-    except (TypeError, ValueError, OSError) as error:
+        text = inspect.getsource(upstream)
+    except (TypeError, OSError) as error:
         raise RegistryError(f"{path}: not a Python function in the installed vLLM ({error})") from error
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -250,6 +250,7 @@ PATCHES = (
                 f"{DSA}.attention.DeepseekV32Attention._sparse_indexer_and_attn",
                 f"{DSA}.common.kernels._fused_norm_rope_kernel",
                 f"{DSA}.common.kernels._fused_q_kernel",
+                f"{DSA}.common.kernels._get_cos_sin",
             ),
             "tokens would be rotated by another row than their own",
         ),

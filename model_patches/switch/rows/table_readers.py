@@ -1,9 +1,9 @@
 """``vllm.models.deepseek_v32.attention.DeepseekV32Attention``: unchanged; may read the step's rows as a table of angles.
 
 replaces: nothing.
-why: its fused kernels, those of its indexer included, read ``cos_sin_cache`` by exactly the positions that the model was given.
-    These are row numbers, so that the rows are that table.
-what differs: every other read of ``cos_sin_cache`` is refused. A kernel that derives positions (the first one of a compressed
+why: its fused kernels, the indexer's included, read ``cos_sin_cache`` by exactly the positions that the model was given,
+    which are row numbers, so that the rows are that table.
+what differs: every other read of ``cos_sin_cache`` is refused. A kernel that derives positions (the first of a compressed
     group, those of sequence lengths) would read another token's row.
 limits: layers whose code was read, by class, with fingerprints.
 when it can go: when the runner no longer passes row numbers to the model.
