@@ -1,6 +1,5 @@
 """The check of the command line before vLLM is imported."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ropeswitch.factors.errors import UsageError
+from ropeswitch.model_patches.switch.releases import release
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.start import arguments, flags
 
-NAMES = json.loads(arguments.NAMES.read_text(encoding="utf-8"))
+NAMES = arguments.recorded_names()[release()]
 MODEL = str(BUNDLED_MODEL)
 TEXTS = ["", "auto", "3", "-1", "-0.5", "1e3", "{}", '{"mode": 3}', "a=b", "a.b", "-x", "-x.y", "-tp", "-O", "-O3", "-"]
 
