@@ -39,7 +39,7 @@ def main(release: str, folder: Path) -> None:
         metadata.mkdir()
         text = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
         (metadata / "METADATA").write_text(text, encoding="utf-8")
-        (metadata / OPS).write_text(built.name.split("-")[1], encoding="utf-8")
+        (metadata / OPS).write_text(built.stem.partition("-")[2], encoding="utf-8")
     # After this environment's own packages, and with the links of editable installs.
     (site / "base.pth").write_text(f"import site; site.addsitedir({str(base)!r})\n", encoding="utf-8")
     for script in ("ropeswitch", "vllm"):
