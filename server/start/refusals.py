@@ -29,6 +29,8 @@ MOST = 400
 # vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
 INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
 SERVER_CHECK = "setup_server"
+# Fields of configs whose flag has another name.
+FLAGS = {"cache_dtype": "kv_cache_dtype"}
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
@@ -91,7 +93,7 @@ def reason_of(error: BaseException) -> str | None:
     if not callable(details):
         return str(error)
     return "; ".join(
-        f"--{str(each['loc'][0]).replace('_', '-')}: {each.get('input')!r}: {each['msg']}"
+        f"--{FLAGS.get(each['loc'][0], str(each['loc'][0])).replace('_', '-')}: {each.get('input')!r}: {each['msg']}"
         if each["loc"]
         else each["msg"]
         for each in details()

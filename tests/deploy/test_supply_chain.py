@@ -11,6 +11,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.deploy.test_image import locked
 from tests.docs.pages import ROOT
+from tests.pinned import pinned
 
 
 def write(kind: str, path: Path) -> str:
@@ -53,6 +54,7 @@ def test_the_list_says_which_package_needs_which(sbom: str) -> None:
     assert starlette in needed[fastapi] and fastapi in needed["ropeswitch"]
 
 
+@pinned
 def test_the_page_of_licences_is_up_to_date(tmp_path: Path) -> None:
     """`make licences` writes it."""
     page = write("licences", tmp_path / "page.md")

@@ -35,7 +35,7 @@ _CHARACTERS = 1 << 16
 # Fields with chat messages; vLLM parses the arguments of their tool calls.
 CHATS = ("messages", "input")
 # Fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.
-PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+PROMPTS = ("prompt", "input", "queries", "documents", "items", "questions", "data_1", "data_2", "text_1", "text_2")
 _VALIDATED = ("messages", "tools", "query", *PROMPTS)
 # /inference/v1/generate nests the sampling parameters.
 SAMPLING = "sampling_params"
