@@ -61,7 +61,7 @@ class CountedImage(vllm_adapter.media.ImageMediaIO):
 
     def __init__(self, plain: Any, context: RequestContext, most: int) -> None:
         # All that it was made with: from 0.33.0 on, vLLM's own limit of decoded media too.
-        vars(self).update(vars(plain))
+        self.__dict__.update(plain.__dict__)
         self._pixels, self._most = context.image_pixels, most
 
     def load_bytes(self, data: bytes) -> Any:
