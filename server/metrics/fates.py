@@ -15,6 +15,7 @@ PATHS = frozenset(
         "/v1/score",
         "/v1/rerank",
         "/v1/systemone",
+        "/v1/decisions",  # From 0.33.0 on.
         "/v1/audio/transcriptions",
         "/v1/audio/translations",
         "/v2/embed",

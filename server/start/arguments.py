@@ -1,6 +1,6 @@
 """Checks the command line before vLLM is imported, which takes 15 s.
 
-Every flag must be one of ours or of vLLM's, whose names are recorded: after changing the pinned vLLM, run
+Every flag must be one of ours or of vLLM's, whose names are recorded by release: to record those of the installed one, run
 ``python -m ropeswitch.server.start.arguments``. Our own flags' values are checked too. vLLM's parser checks the rest.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choose import from_file
+from ropeswitch.model_patches.switch.releases import release
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
@@ -31,7 +32,7 @@ def check(argv: Sequence[str]) -> None:
         FactorError: the same, for a ladder or factor file.
     """
     parser = flags.parser()
-    words = full_names(argv, {*json.loads(NAMES.read_text(encoding="utf-8")), *parser._option_string_actions})
+    words = full_names(argv, {*recorded_names()[release()], *parser._option_string_actions})
     try:
         args, _ = parser.parse_known_args(words)
     except UsageError as error:
@@ -76,13 +77,20 @@ def _hint(name: str, names: Collection[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else "ropeswitch serve --help=all lists every flag"
 
 
+def recorded_names() -> dict[str, list[str]]:
+    """Return the names of each vLLM release's flags, those with two dashes."""
+    names: dict[str, list[str]] = json.loads(NAMES.read_text(encoding="utf-8"))
+    return names
+
+
 def installed_names() -> list[str]:
     """Return the names of the installed vLLM's flags, those with two dashes."""
     from ropeswitch.server.app.vllm_adapter import stock_parser
 
-    names = [name for action in stock_parser()._actions for name in action.option_strings]
-    return sorted(name for name in names if name.startswith("--"))
+    # Its actions lack the names that ``--help`` hides.
+    return sorted(name for name in stock_parser()._option_string_actions if name.startswith("--"))
 
 
 if __name__ == "__main__":
-    NAMES.write_text(json.dumps(installed_names(), indent=0) + "\n", encoding="utf-8")
+    names = recorded_names() | {release(): installed_names()}
+    NAMES.write_text(json.dumps(names, indent=0, sort_keys=True) + "\n", encoding="utf-8")

@@ -31,6 +31,8 @@ INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory
 SERVER_CHECK = "setup_server"
 # vLLM's function that waits for the processes of a running server, and logs the error when one of them dies.
 _WATCH = "wait_for_completion_or_failure"
+# Fields of configs whose flag has another name.
+FLAGS = {"cache_dtype": "kv_cache_dtype"}
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
 # engine fails with an error that does not mention it.
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
@@ -91,7 +93,7 @@ def reason_of(error: BaseException) -> str | None:
     if not callable(details):
         return str(error)
     return "; ".join(
-        f"--{str(each['loc'][0]).replace('_', '-')}: {each.get('input')!r}: {each['msg']}"
+        f"--{FLAGS.get(each['loc'][0], str(each['loc'][0])).replace('_', '-')}: {each.get('input')!r}: {each['msg']}"
         if each["loc"]
         else each["msg"]
         for each in details()

@@ -1,5 +1,6 @@
 """vLLM's own configs, models and KV specs for a plan, built on a CPU without memory, ranks or an engine."""
 
+import inspect
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from tests.deploy.configs import Config
 
 BLOCK_SIZE = 16
 get_kv_cache_configs = resolve("vllm.v1.core.kv_cache_planning.get_kv_cache_configs")[2]
+# 0.32.0 makes the groups itself.
+make_groups = getattr(inspect.getmodule(get_kv_cache_configs), "get_global_kv_cache_groups", None)
 
 
 def model_config(folder: Path, config: Config, max_model_len: int = 4096) -> ModelConfig:
@@ -80,7 +83,8 @@ def kv_cache(
         {f"layer.{index}": spec for index in range(start, start + layers)}
         for start, layers in zip(starts, stage_layers, strict=True)
     ]
-    return config, get_kv_cache_configs(config, workers, available)[0]
+    groups = () if make_groups is None else (make_groups(config, workers),)
+    return config, get_kv_cache_configs(config, workers, available, *groups)[0]
 
 
 def concurrency(config: VllmConfig, cache: KVCacheConfig, max_model_len: int) -> int:

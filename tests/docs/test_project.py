@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.docs.pages import IGNORED, ROOT, project_files
+from tests.pinned import pinned
 
 # Home, scratch and work directories of a machine; and hosts of package registries, which belong in pip's configuration.
 MACHINE = re.compile(
@@ -73,6 +74,7 @@ def test_both_locks_pin_the_vllm_that_the_project_names() -> None:
         assert all("==" in line for line in pinned)
 
 
+@pinned
 def test_an_installation_changes_no_package_beside_vllm() -> None:
     """Every package that we need is one that vLLM installs, in whichever version."""
     # The CPU build has a different package name.

@@ -84,6 +84,8 @@ class Mode:
     asynchronous: bool = False
     stages: int = 1
     drafter: str | None = None
+    # Whether the drafter reads the target's hidden states: what it stores for a token depends on the next one too.
+    reads_ahead: bool = False
     priority: bool = False
     length_aware: bool = True
     prefix_caching: bool = True
@@ -108,6 +110,9 @@ MODES = {
     "v2-async-ngram": Mode(v2=True, asynchronous=True, drafter="ngram_gpu"),
     "v2-async-pipeline-ngram": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu"),
     "v2-async-three-stages-ngram": Mode(v2=True, asynchronous=True, stages=3, drafter="ngram_gpu"),
+    "v1-eagle": Mode(drafter="ngram", reads_ahead=True),
+    "v2-async-eagle": Mode(v2=True, asynchronous=True, drafter="ngram_gpu", reads_ahead=True),
+    "v2-async-pipeline-eagle": Mode(v2=True, asynchronous=True, stages=2, drafter="ngram_gpu", reads_ahead=True),
     "v2-async-priority": Mode(v2=True, asynchronous=True, priority=True),
     "v1-upstream-order": Mode(length_aware=False),
     "v2-async-pipeline-upstream-order": Mode(v2=True, asynchronous=True, stages=2, length_aware=False),
@@ -135,6 +140,9 @@ def engine_config(folder: Path, mode: Mode) -> VllmConfig:
     # The CPU platform turns asynchronous scheduling off and has no devices for stages; the scheduler does not care.
     config.scheduler_config.async_scheduling = mode.asynchronous
     config.parallel_config.pipeline_parallel_size = mode.stages
+    if mode.reads_ahead:
+        # Proposals come as those of the n-gram drafters, but no model of drafts is read.
+        config.speculative_config.method = "eagle"
     return config
 
 
@@ -145,8 +153,8 @@ class Sequence:
     index: int  # The factor set.
     tokens: list[int]  # Prompt and all that was sampled.
     computed: int  # Tokens whose keys are in the cache, rejected drafts not counted.
-    # What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner.
-    drafts: list[int] = field(default_factory=lambda: [0] * DRAFTS)
+    # What the worker's own drafter proposes next; zeros at first, as on upstream's V2 runner; None if it was skipped.
+    drafts: list[int] | None = field(default_factory=lambda: [0] * DRAFTS)
 
 
 class Engine:
@@ -176,7 +184,9 @@ class Engine:
                 patched.setattr(length_aware, "LEAST_TARGET", 0.0)
                 scheduler.calibrate([(count, seconds([(count, 0)])) for count in (1, 12)])
         self.free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        # From 0.33.0 on; before, a hit leaves a block out if the drafter reads ahead.
+        ahead = {"num_hash_lookahead_tokens": n} if (n := getattr(scheduler, "num_hash_lookahead_tokens", 0)) else {}
+        self.hasher = get_request_block_hasher(BLOCK, sha256, **ahead)
         self.slots: dict[tuple[int, int], int] = {}
         self.transfers = None if tier is None else tier.transfers(config, kv_cache_config, self.slots)
         self.sequences: dict[str, Sequence] = {}
@@ -275,16 +285,19 @@ class Engine:
         for name in names:
             drafts = output.scheduled_spec_decode_tokens.get(name, [])
             sampled.append(self.compute(name, output.num_scheduled_tokens[name], drafts))
+            if getattr(output, "skip_drafts", False):
+                self.sequences[name].drafts = None
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
 
     def compute(self, name: str, count: int, drafts: list[int]) -> list[int]:
-        """Write the scheduled tokens' keys, check all earlier ones, and sample where the request is up to date."""
+        """Check all earlier tokens' keys, sample where the request is up to date, and write the scheduled tokens' keys."""
         request, sequence = self.scheduler.requests[name], self.sequences[name]
         start, known, index = sequence.computed, len(sequence.tokens), sequence.index
         if self.mode.drafter == "ngram_gpu":
             # The scheduler knows how many drafts there are, the worker knows which. A freshly placed request may be
             # padded with drafts that no one made; the worker takes zeros for them, and one may be accepted.
-            drafts = sequence.drafts[: len(drafts)]
+            assert sequence.drafts is not None or not drafts, f"{name}: its drafts were skipped"
+            drafts = (sequence.drafts or [])[: len(drafts)]
         real = [draft for draft in drafts if draft >= 0]
         extra = request.sampling_params.extra_args or {}
         # Internal requests ask for no set by name, but are placed in one.
@@ -294,24 +307,25 @@ class Engine:
         assert index == right, f"{name} of {known} tokens is in set {index}"
         tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
-        for place in range(start + count):
-            slot, stored = (blocks[place // BLOCK], place % BLOCK), key(tuple(tokens[: place + 1]), index)
-            if place >= start:
-                self.slots[slot] = stored
-            else:
-                assert self.slots[slot] == stored, f"{name}: the key at {place} is not its own"
-        sequence.computed = start + count
-        if start + count < known:
-            return []
-        assert start + count == known + len(drafts)
-        result = [next_token(tokens[:known], index)]
-        for draft in real:
-            if draft != result[-1]:
-                break
-            result.append(next_token(tokens[: known + len(result)], index))
-        sequence.computed = known + len(result) - 1
-        sequence.tokens = tokens[:known] + result
-        sequence.drafts = self.proposal(sequence)
+        slots = [(blocks[place // BLOCK], place % BLOCK) for place in range(start + count)]
+        ahead = int(self.mode.reads_ahead)
+        for place in range(start):
+            stored = key(tuple(tokens[: place + 1 + ahead]), index)
+            assert self.slots[slots[place]] == stored, f"{name}: the key at {place} is not its own"
+        sequence.computed, result = start + count, []
+        if start + count >= known:
+            assert start + count == known + len(drafts)
+            result = [next_token(tokens[:known], index)]
+            for draft in real:
+                if draft != result[-1]:
+                    break
+                result.append(next_token(tokens[: known + len(result)], index))
+            sequence.computed = known + len(result) - 1
+            sequence.tokens = tokens[:known] + result
+            sequence.drafts = self.proposal(sequence)
+        for place in range(start, start + count):
+            then = sequence.tokens[place + 1 : place + 1 + ahead]
+            self.slots[slots[place]] = key((*tokens[: place + 1], *then), index)
         return result
 
     def proposal(self, sequence: Sequence) -> list[int]:
@@ -329,5 +343,5 @@ class Engine:
             for name in planned.num_scheduled_tokens
             if name in self.scheduler.requests and self.scheduler.requests[name].status == RequestStatus.RUNNING
         ]
-        drafts = [list(self.sequences[name].drafts) for name in names]
+        drafts = [list(self.sequences[name].drafts or ()) for name in names]
         self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))

@@ -71,5 +71,7 @@ def no_host_syncs() -> Iterator[None]:
     Raises:
         HostSyncError, RuntimeError, NotImplementedError: at the operation.
     """
-    with patch.object(torch_utils, "is_pin_memory_available", lambda: True), _Makers(), _Copies():
+    # The constant decides from 0.33.0 on.
+    pins = patch.multiple(torch_utils, is_pin_memory_available=lambda: True, PIN_MEMORY=True)
+    with pins, _Makers(), _Copies():
         yield

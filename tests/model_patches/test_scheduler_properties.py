@@ -172,7 +172,7 @@ def test_an_answer_that_moves_to_its_next_set_is_not_held_by_the_prefill_interva
     assert engine.generated["moves"] == expected([1] * 3, 35)
 
 
-SESSION_MODES = [name for name, mode in MODES.items() if mode.drafter is None and mode.stages == 1]
+SESSION_MODES = [name for name, mode in MODES.items() if not mode.reads_ahead and mode.stages == 1]
 
 
 @pytest.mark.parametrize("mode", SESSION_MODES)

@@ -41,7 +41,7 @@ EARLY: dict[str, tuple[str, list[str]]] = {
 }  # fmt: skip
 # vLLM's parser or configs refuse these, in their own words, or they need the model's config.
 LATE: dict[str, tuple[str, list[str]]] = {
-    "KV dtype typo": ("{model} --kv-cache-dtype fp9", ["--kv-cache-dtype: invalid choice: 'fp9'", "fp8"]),
+    "KV dtype typo": ("{model} --kv-cache-dtype fp9", ["--kv-cache-dtype: ", "'fp9'", "fp8"]),
     "no sequences": ("{model} --max-num-seqs 0", ["--max-num-seqs: 0: Input should be greater than or equal to 1"]),
     "JSON that is no object": ("{model} --hf-overrides 3", ["--hf-overrides: '3' must be a JSON object"]),
     "override that is no object": ('{model} --hf-overrides {"rope_scaling":3}', ["--hf-overrides: rope_scaling: 3 must"]),

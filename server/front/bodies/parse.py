@@ -16,7 +16,7 @@ VALUES = 1 << 19
 # Bodies of more bytes may have more values: each has a comma too.
 LARGE = 2 * VALUES
 # Body fields with several prompts; a list of numbers is one prompt, and objects are parts of one conversation.
-PROMPTS = ("prompt", "input", "queries", "documents", "items", "data_1", "data_2", "text_1", "text_2")
+PROMPTS = ("prompt", "input", "queries", "documents", "items", "questions", "data_1", "data_2", "text_1", "text_2")
 # Body fields in which routes accept token IDs.
 IDS = (*PROMPTS, "query", "tokens", "token_ids")
 

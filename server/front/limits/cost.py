@@ -147,6 +147,8 @@ def _size(found: Any) -> int:
 
 def _count(name: str, value: Any) -> int:
     """Return the number of prompts in a field's value; at least 1. Objects are prompts, but parts of one in ``input``."""
+    if name == "questions" and isinstance(value, dict):
+        value = list(value.values())
     if not isinstance(value, list) or isinstance(value, TokenIds):
         return 1
     return max(1, sum(isinstance(each, str | list) or (isinstance(each, dict) and name != "input") for each in value))

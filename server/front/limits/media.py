@@ -60,7 +60,8 @@ class CountedImage(vllm_adapter.media.ImageMediaIO):
     """Decodes an image unless its request has too many pixels."""
 
     def __init__(self, plain: Any, context: RequestContext, most: int) -> None:
-        super().__init__(plain.image_mode, **plain.kwargs)
+        # All that it was made with: from 0.33.0 on, vLLM's own limit of decoded media too.
+        self.__dict__.update(plain.__dict__)
         self._pixels, self._most = context.image_pixels, most
 
     def load_bytes(self, data: bytes) -> Any:
@@ -102,7 +103,10 @@ class Connector(vllm_adapter.media.MediaConnector):
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(copy_context().run, asyncio.run, loading).result()
 
-    async def async_get_bytes(self, url: str, *, timeout: float | None, allow_redirects: bool, max_bytes: Any) -> bytes:
+    async def async_get_bytes(
+        self, url: str, *, timeout: float | None, allow_redirects: bool, max_bytes: Any, request_budget: Any = None
+    ) -> bytes:
+        """Return the media at a URL; ``request_budget`` is vLLM's limit of a request's downloads, from 0.33.0 on."""
         content, limit = bytearray(), vllm_adapter.envs.VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB << 20
         connector = aiohttp.TCPConnector(socket_factory=None if self._private else _public_socket)
         options: Any = {"connector": connector, "trust_env": self._private, "timeout": aiohttp.ClientTimeout(timeout)}
@@ -118,6 +122,11 @@ class Connector(vllm_adapter.media.MediaConnector):
                     if 0 < limit < self._context.media_bytes:
                         name = "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB"
                         raise RuntimeError(f"the media of this request exceed {limit} bytes in all ({name})")
+                    if request_budget is not None:
+                        try:
+                            request_budget.charge(len(part))
+                        except ValueError as error:
+                            raise RuntimeError(str(error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise RuntimeError(FAILED) from error
         return bytes(content)

@@ -195,6 +195,9 @@ def test_no_client_can_put_off_anothers_grammar() -> None:
         ({"prompt": "a", "stop": "é" * (CONSTRAINTS // 2 + 1)}, "stop"),
         ({"token_ids": [1], "sampling_params": {"stop": ["a" * 1024] * 513}}, "sampling_params.stop"),
         ({"queries": "a", "documents": ITEMS}, "documents"),
+        # /v1/decisions and /v1/systemone ask each question in a prompt of its own.
+        ({"input": "a", "questions": [{"type": "predicate"}] * 2049}, "questions"),
+        ({"state": "a", "questions": {str(i): {"type": "yes_no"} for i in range(2049)}}, "questions"),
         # Stop words are searched for at each token, and what goes to the engine goes there once for each sequence.
         ({"prompt": "a", "stop": [f"{each:06}" for each in range(40_000)]}, "stop"),
         ({"prompt": "a", "n": 1000, "cache_salt": "x" * 1000}, "cache_salt"),

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from fastapi import Request
 from PIL import Image
+from vllm import connections
 from vllm.exceptions import VLLMValidationError
-from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY
+from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, base
 
 from ropeswitch.model_patches.switch.placement import shared_by
 from ropeswitch.server.front.bodies.request import read_long_bodies
@@ -125,6 +126,19 @@ def test_public_media_and_private_ones_where_they_are_allowed(server: Any, monke
     assert "could not be fetched" in refused(connector(), url)
     assert fetched(connector(private=True), url) == (4, 3)
     assert "must be from one of the allowed domains" in refused(connector(allowed_media_domains=["a.test"]), url)
+
+
+@pytest.mark.skipif(not hasattr(connections, "MediaRequestDownloadBudget"), reason="vLLM 0.32.0 has no such limits")
+def test_vllms_own_limits_of_a_requests_media_hold(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of downloads and of decoded bytes; vLLM hands them over with the media."""
+    budgets = {"download_budget": connections.MediaRequestDownloadBudget(), "decoded_budget": base.MediaDecodedBudget()}
+    loader = connector(**budgets)
+    assert fetched(loader, f"{server.url}/image") == (4, 3)
+    assert all(each.used for each in budgets.values())
+    monkeypatch.setenv("VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB", "1")
+    for _ in range(3):
+        assert "cannot identify" in refused(loader, f"{server.url}/zeros")
+    assert "VLLM_MAX_MEDIA_REQUEST_DOWNLOAD_SIZE_MB" in refused(loader, f"{server.url}/zeros")
 
 
 @pytest.mark.parametrize(
