@@ -12,6 +12,9 @@ from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.log.outlet import discard
 
+# Seconds for vLLM to notice that its engine exited.
+NOTICED = 10
+
 
 def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
     """Serve until stopped, and return the exit code: 0, or 1 for a fault that has been printed.
@@ -30,16 +33,17 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         nonlocal interrupted
         again, interrupted = interrupted, True
         # No request is in flight yet, and an engine that is asked to stop would finish its start first, so kill it. vLLM
-        # notices that it exited, but an exception here would make vLLM wait for it.
+        # notices that it exited, unless it waits for the engine's first message; an exception here would make vLLM wait.
         engines = multiprocessing.active_children()
         for process in engines:
             process.kill()
         if again or not engines:
             raise KeyboardInterrupt
+        signal.alarm(NOTICED)
 
     # Until the server installs its own handlers.
-    signal.signal(signal.SIGINT, interrupt)
-    signal.signal(signal.SIGTERM, interrupt)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(each, interrupt)
     # Triton's nanobind lists hundreds of objects at exit.
     atexit.register(discard, 2)
     try:
@@ -48,6 +52,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
             return 0
         failure = "the engine died"
     except BaseException as error:
+        signal.alarm(0)
         if interrupted or isinstance(error, KeyboardInterrupt):
             # The child processes may have exited first, which vLLM reports as a different error.
             raise KeyboardInterrupt from error

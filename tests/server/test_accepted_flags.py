@@ -12,10 +12,8 @@ import pytest
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.models import BUNDLED_MODEL
 from ropeswitch.server.app import vllm_adapter
-from ropeswitch.server.start import model_config
 from ropeswitch.server.start.log.console import Console
 from ropeswitch.server.start.serve import plugin_names
-from tests.exactness import checkpoints
 from tests.exactness.checkpoints import factors, ladder_file
 
 Started = Callable[..., Namespace]
@@ -92,25 +90,6 @@ def test_a_ladder_comes_from_a_file(started: Started, checkpoint: Path, tmp_path
     found = args.additional_config["ropeswitch"]["sets"]
     assert [(each["name"], each["max_length"]) for each in found] == [("64", 64), ("128", 128), ("2048", 2048)]
     assert args.max_model_len == 2048
-
-
-def test_the_first_phi3_configs_are_served_as_today_s(started: Started, tmp_path: Path) -> None:
-    """They say ``su`` and keep the window at the top level. The engine reads a copy; a config of today is not rewritten."""
-    folder = checkpoints.phi3(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    rope = config.pop("rope_parameters")
-    scaling = {"type": "su", "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
-    old = config | {"rope_scaling": scaling, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
-    (folder / "config.json").write_text(json.dumps(old))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
-    args = started(str(folder))
-    sets = args.additional_config["ropeswitch"]["sets"]
-    assert [each["max_length"] for each in sets] == [64, 512]
-    assert args.model == str(folder) and args.tokenizer == args.hf_config_path
-    copy = Path(args.hf_config_path)
-    assert json.loads((copy / "generation_config.json").read_text()) == {"eos_token_id": [2, 5]}
-    new = json.loads((copy / "config.json").read_text())
-    assert model_config.modern(new) is model_config.modern({"hidden_size": 3}) is None
 
 
 def test_the_bundled_model_by_its_path_is_the_bundled_model(

@@ -22,7 +22,7 @@ def outcome(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Runs a server that ends with an error, or a function, without a held log: the exit code, and what is printed."""
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.setenv(refusals.VARIABLE, str(tmp_path / "refusal"))
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
 
     def call(error: BaseException | None = None, serve: Callable[[], None] = lambda: None) -> tuple[int, list[str]]:
         printed: list[str] = []
@@ -61,6 +61,23 @@ def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_th
     with pytest.raises(KeyboardInterrupt):
         outcome(RuntimeError("Engine core initialization failed"), serve)
     assert engine.exitcode == -signal.SIGKILL
+
+
+def test_a_stop_ends_a_start_that_does_not_notice_its_killed_engine(
+    outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As vLLM's client, while it waits for the engine's first message."""
+    monkeypatch.setattr("ropeswitch.server.start.run.NOTICED", 1)
+    engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+
+    def serve() -> None:
+        engine.start()
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(600)
+
+    with pytest.raises(KeyboardInterrupt):
+        outcome(serve=serve)
+    assert not engine.is_alive()
 
 
 def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.CaptureFixture[str]) -> None:
