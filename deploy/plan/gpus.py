@@ -41,13 +41,9 @@ def load(extra_file: str | None = None) -> dict[str, Gpu]:
     return known
 
 
-def server_defaults(gpu: Gpu) -> tuple[int, int]:
-    """Return the default ``max_num_batched_tokens`` and ``max_num_seqs`` of ``EngineArgs.get_batch_defaults`` on a GPU."""
-    if gpu.memory_gib >= 160:
-        return 16384, 1024
-    if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
-        return 8192, 1024
-    return 2048, 256
+def default_max_num_seqs(gpu: Gpu) -> int:
+    """Return the default of ``max_num_seqs`` by ``EngineArgs.get_batch_defaults`` on a GPU."""
+    return 1024 if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower() else 256
 
 
 def parse(text: str, source: str) -> dict[str, Gpu]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ropeswitch.deploy.plan.costs import BLOCK_SIZE, GIB, Workload
-from ropeswitch.deploy.plan.gpus import Gpu, server_defaults
+from ropeswitch.deploy.plan.gpus import Gpu, default_max_num_seqs
 from ropeswitch.deploy.plan.layouts import Layout, Placement
 from ropeswitch.server.start.fit.memory import PROCESSES, gib
 from ropeswitch.server.start.fit.sequence_memory import SequenceMemory, most, power_of_two
@@ -39,7 +39,7 @@ def reserve(layout: Layout, placement: Placement, gpu: Gpu, load: Workload, pod_
             )
         return ""
 
-    default = server_defaults(gpu)[1]
+    default = default_max_num_seqs(gpu)
     count = most(lambda sequences: not missing(sequences), default)
     count = power_of_two(count) if count else 0
     why = "" if count == default else missing(default if count else 1)

@@ -14,7 +14,7 @@ from vllm.distributed.utils import get_pp_indices
 from vllm.usage.usage_lib import UsageContext
 
 from ropeswitch.deploy.plan.costs import GIB, Workload, memory
-from ropeswitch.deploy.plan.gpus import load, server_defaults
+from ropeswitch.deploy.plan.gpus import default_max_num_seqs, load
 from ropeswitch.deploy.plan.layouts import Layout, broken_rule
 from ropeswitch.deploy.plan.model_shape import DTYPE_BYTES, shape_from_config
 from ropeswitch.deploy.plan.weights import parameter_count, stage_layers, stage_weights
@@ -106,9 +106,8 @@ def test_stock_s_defaults_are_upstream_s(monkeypatch: pytest.MonkeyPatch, gpu: s
     asked = {"get_device_total_memory": int(gib * GIB), "get_device_name": name, "is_tpu": False, "is_cpu": False}
     platform = SimpleNamespace(**{each: lambda value=value: value for each, value in asked.items()})
     monkeypatch.setattr("vllm.engine.arg_utils.current_platform", platform)
-    tokens, sequences = EngineArgs.get_batch_defaults(1)
-    server = UsageContext.OPENAI_API_SERVER
-    assert server_defaults(load()[gpu]) == (tokens[server], sequences[server])
+    _, sequences = EngineArgs.get_batch_defaults(1)
+    assert default_max_num_seqs(load()[gpu]) == sequences[UsageContext.OPENAI_API_SERVER]
 
 
 def test_stages_have_the_layers_that_vllm_gives_them() -> None:

@@ -3,12 +3,9 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-
-# The release that matches the pinned torch.
-TORCHVISION = "0.28.0"
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def check_torchvision(architectures: Sequence[str]) -> None:
@@ -17,7 +14,7 @@ def check_torchvision(architectures: Sequence[str]) -> None:
     vLLM would only report that the model cannot be inspected, or fail later if an earlier inspection is cached.
 
     Raises:
-        UnsupportedError: with the command that installs torchvision.
+        UnsupportedError: with the torch that torchvision has to be built for.
     """
     # If it is installed, vLLM has already imported it.
     try:
@@ -28,18 +25,9 @@ def check_torchvision(architectures: Sequence[str]) -> None:
     for name in architectures:
         if _needs_torchvision(name):
             raise UnsupportedError(
-                f"MODEL: {name} needs torchvision, which cannot be imported ({missing}). Install the build for the "
-                f"installed torch: {command()}"
+                f"MODEL: {name} needs torchvision, which cannot be imported ({missing}); install the build for torch "
+                f"{version('torch')}"
             )
-
-
-def command() -> str:
-    """Return the command that installs torchvision for the installed torch."""
-    import torch
-
-    if torch.version.cuda is not None:
-        return f"pip install torchvision=={TORCHVISION}"
-    return f"pip install torchvision=={TORCHVISION}+cpu --index-url {CPU_INDEX}"
 
 
 def _needs_torchvision(architecture: str) -> bool:
