@@ -114,9 +114,8 @@ def test_an_error_of_any_shape_gets_openais(body: bytes, expected: dict[str, Any
 def test_a_code_tells_programs_what_is_wrong(
     status: int, given: dict[str, Any], expected: tuple[str | None, str], anthropic: bool
 ) -> None:
-    answer = json.loads(
-        converted(status, json.dumps({"error": {"code": status} | given}).encode(), anthropic=anthropic)
-    )
+    body = json.dumps({"error": {"code": status} | given}).encode()
+    answer = json.loads(converted(status, body, anthropic=anthropic))
     error = answer.pop("error")
     assert answer == ({"type": "error"} if anthropic else {})
     assert error["code"] == expected[0] and error["message"].startswith(expected[1]) and len(error["message"]) < 700
