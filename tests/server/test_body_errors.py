@@ -14,12 +14,7 @@ from ropeswitch.server.front.bodies.request import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
 
 
-class Tool(BaseModel):
-    name: str
-
-
 class Body(BaseModel):
-    tools: list[Tool] = []
     options: dict[str, int] | None = None
     text: str = ""
     mixed: list[int] | list[list[int]] | list[str] = []
@@ -27,8 +22,6 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def look(cls, data: Any) -> Any:
-        if data.get("tools"):
-            assert data["tools"][0]["name"]
         if data.get("options"):
             data["options"].get("a")
         return data
@@ -53,18 +46,14 @@ def answer(body: Any) -> httpx.Response:
 @pytest.mark.parametrize(
     ("body", "message", "field"),
     [
-        ({"tools": [{}]}, "The body is not valid for this route: a field is missing or has the wrong type.", None),
-        ({"tools": [{"name": 5}]}, "tools[0].name: Input should be a valid string", "tools[0].name"),
+        ({"options": 5}, "The body is not valid for this route: a field is missing or has the wrong type.", None),
         (
             {"mixed": [[1], ["x"]]},
             "mixed[1][0]: Input should be a valid integer, unable to parse string as an integer",
             "mixed[1][0]",
         ),
         ({"vllm_xargs": {"a": 1, "ROPE_x": 1}}, "vllm_xargs.ROPE_x: unknown key", "vllm_xargs.ROPE_x"),
-        ({"text": "\ud800"}, "text: Input should be valid Unicode", "text"),
         ({"options": {"\ud800": 1}}, "options: Input should be valid", "options"),
-        (b'{"text": "\xed\xa0\x80"}', "text: Input should be valid", "text"),
-        ('{"text": "\ud800"}'.encode("utf-16", "surrogatepass"), "text: Input should be valid", "text"),
         (b'{"options": ' + b'{"a": ' * 900 + b'"\\ud800"' + b"}" * 901, "options: Input should have", "options"),
     ],
 )
@@ -83,7 +72,7 @@ def test_right_bodies_are_taken_and_long_values_are_not_repeated() -> None:
             found = answer(content.encode())
             assert (found.status_code, found.json()) == (200, text)
     long = "a" * 10_000
-    for body in ({"options": {long: "x"}}, {"tools": [{"name": "a"}], "options": long}, {"text": {long: long}}):
+    for body in ({"options": {long: "x"}}, {"options": long}, {"text": {long: long}}):
         assert len(answer(body).content) < 1000
 
 
@@ -154,6 +143,11 @@ def message(content: Any) -> dict[str, Any]:
         ({"prompt": [*[1] * 20_001, None]}, "prompt"),
         ({"prompt": [[1, [1] * 20_001]]}, "prompt"),
         ({"input": ["a", *[1] * 2_501]}, "input"),
+        # Half a million nulls took 3 s; right numbers take 40 ms for a million.
+        ({"allowed_token_ids": [None] * 20_001}, "allowed_token_ids"),
+        ({"sampling_params": {"stop_token_ids": [*[1] * 9, *["a"] * 20_001]}}, "sampling_params.stop_token_ids"),
+        ({"prompt_token_ids": [[None] * 101] * 200}, "prompt_token_ids"),
+        ({"tokens": [*[1] * 30_000, "a"], "token_offsets": [[1, 2]] * 30_000}, None),
         ({"prompt": [[1] * 30_000] * 3, "input": [1] * 30_000}, None),
         ({"messages": [message([{"type": "tool_use", "input": {"rows": [{}] * 30_000}}])]}, None),
         ({"prompt": [["a"] * 20_001]}, "prompt"),

@@ -77,10 +77,8 @@ def test_a_prompt_is_placed_once_for_header_queue_and_metrics(client: Any) -> No
 
 def test_two_keys_share_cached_blocks_only_where_the_scope_is_the_server() -> None:
     def salt(key: bytes | None, client: str | None = None, **options: Any) -> str:
-        prompt = {"prompt_token_ids": [1], "cache_salt": client}
-        return placed(
-            SamplingParams(), prompt=prompt, context=RequestContext(key=key), length=lambda _: 1, **options
-        ).salt
+        context, prompt = RequestContext(key=key), {"prompt_token_ids": [1], "cache_salt": client}
+        return placed(SamplingParams(), prompt=prompt, context=context, length=lambda _: 1, **options).salt
 
     keys = [None, b"a" * 32, b"b" * 32]
     assert len({salt(key, client) for key in keys for client in (None, "mine", salt(keys[1]))}) == 9
@@ -89,12 +87,9 @@ def test_two_keys_share_cached_blocks_only_where_the_scope_is_the_server() -> No
 
 
 def test_the_engine_knows_whose_prompt_it_is_where_a_server_has_several_clients() -> None:
-    context = RequestContext(client=digest(b"a key"))
-    for several, given, expected in (
-        (True, context, digest(b"a key").hex()[:16]),
-        (False, context, None),
-        (True, None, None),
-    ):
+    client = digest(b"a key")
+    context = RequestContext(client=client)
+    for several, given, expected in ((True, context, client.hex()[:16]), (False, context, None), (True, None, None)):
         found = placed(SamplingParams(), prompt=1, context=given, shared=lambda several=several: several)
         assert found.client == expected
 

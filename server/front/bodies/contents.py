@@ -15,16 +15,16 @@ from ropeswitch.server.front.refusal import Refusal, invalid_body
 
 # Maximum depth of nested objects and arrays. Requests reach workers through Python's pickle, which fails at about 490.
 DEPTH = 128
-# Maximum number of messages, further parts of messages, tools, documents and words, of which validating each takes 2 to
-# 300 microseconds.
+# Maximum number of messages, further parts of messages, tools, documents, words and wrong token IDs, of which validating
+# each takes 2 to 300 microseconds.
 PARTS = 20_000
 # An item of ``input`` counts as so many: the Responses API has many types of them, and validation tries each.
 ITEM = 8
 ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_MANY = (
-    f"Input should have at most {PARTS} messages, parts of messages, tools, documents and stop words in all; an item of "
-    f"input counts as {ITEM}"
+    f"Input should have at most {PARTS} messages, parts of messages, tools, documents, stop words and wrong token IDs in "
+    f"all; an item of input counts as {ITEM}"
 )
 TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arrays"
 
@@ -35,6 +35,7 @@ _HALF = re.compile("[\ud800-\udfff]")
 _CHARACTERS = 1 << 16
 # Fields with chat messages; vLLM parses the arguments of their tool calls.
 CHATS = ("messages", "input")
+_NUMBERS = ("tokens", "token_ids", "token_offsets")  # ends of the names of vLLM's lists of numbers
 _VALIDATED = ("messages", "tools", "query", "bad_words", "stop", "stop_sequences", *PROMPTS)
 # /inference/v1/generate nests the sampling parameters.
 SAMPLING = "sampling_params"
@@ -100,7 +101,11 @@ def _parts(values: list[Any], place: Place) -> int:
 
     A wrong item counts like a right one: pydantic returns an error for each of them.
     """
-    if not place or place[0] not in _VALIDATED or "input" in place[1:]:
+    if "input" in place[1:]:
+        return 0
+    if next((each for each in reversed(place) if isinstance(each, str)), "").endswith(_NUMBERS):
+        return sum(not isinstance(each, int | list) for each in values)
+    if not place or place[0] not in _VALIDATED:
         return 0
     if len(place) > 2 and place[0] in CHATS:
         # Clients may send one part per message.

@@ -116,12 +116,7 @@ def test_prompts_that_are_several_or_refused(line: Any) -> None:
 @pytest.mark.parametrize(
     ("tracks", "more", "expected"),
     [
-        ([], {"status": 400}, ("rejected", "invalid")),
-        ([], {"status": 500}, ("error", None)),
-        ([], {"status": 400, "refusal": TOO_LONG}, ("rejected", "prompt_tokens")),
-        ([], {"status": None, "left": True}, ("disconnect", None)),
-        ([], {"status": 200, "left": True}, ("disconnect", None)),
-        ([], {"status": None, "stopped": True}, ("abort", None)),
+        ([], {"left": True}, ("disconnect", None)),
         ([track(outcome=None)], {"left": True}, ("disconnect", None)),
         # It had its last token, and did not wait for the end of the stream.
         ([track(outcome="stop")], {"left": True}, ("stop", None)),

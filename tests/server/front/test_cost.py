@@ -34,6 +34,10 @@ def bounded(lengths: range) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{i}": {"type": "string", "maxLength": i} for i in lengths}}
 
 
+def tag(**fields: Any) -> dict[str, Any]:
+    return {"structural_tag": json.dumps(fields)}
+
+
 HONEST = [
     {"json": schema(200)},
     {"json": schema(2000, required=True)},
@@ -48,11 +52,7 @@ HONEST = [
     {"regex": "|".join(f"word{i}" for i in range(1000))},
     {"grammar": "root ::= " + '"| **a** | (b)? |" ' * 150},
     {"grammar": "root ::= a | b\n" + "\n".join(f'r{i} ::= "x" r{i + 1}' for i in range(200))},
-    {
-        "structural_tag": json.dumps(
-            {"structures": [{"begin": "<f>", "schema": schema(200), "end": "</f>"}], "triggers": ["<f"]}
-        )
-    },
+    tag(structures=[{"begin": "<f>", "schema": schema(200), "end": "</f>"}], triggers=["<f"]),
 ]
 SLOW = [
     {"json": schema(20_000)},
@@ -78,11 +78,7 @@ SLOW = [
     {"grammar": "root ::= " + " | ".join(f"r{i}" for i in range(3000))},
     # A comment hides no rules.
     *({"grammar": f"root ::= a # {mark}\na ::= {'[a-z]{256} ' * 200}\n# {mark}]\n"} for mark in '"['),
-    {
-        "structural_tag": json.dumps(
-            {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema(3000)}}
-        )
-    },
+    tag(type="structural_tag", format={"type": "json_schema", "json_schema": schema(3000)}),
 ]
 
 

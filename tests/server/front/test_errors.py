@@ -21,15 +21,8 @@ from ropeswitch.server.front.context import current
 from ropeswitch.server.front.refusal import FAULT, converted
 from tests.server.front.parts import app_behind, ask, bearer, error_of, parts, run_raw, server_parts
 
-# Of vLLM 0.32, each for a model of 1024 tokens.
-TOO_LONG = [
-    "This model's maximum context length is 1024 tokens. However, your prompt contains at least 1025 input tokens, which "
-    "exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "
-    "(parameter=input_tokens, value=1025)",
-    "The decoder prompt (length 1025) is longer than the maximum model length of 1024. Make sure that `max_model_len` is "
-    "no smaller than the number of text tokens.",
-    "max_tokens=1025 cannot be greater than max_model_len=1024. Please request fewer output tokens.",
-]
+# The start of one of vLLM 0.32's messages; a real server's others are among the mistakes.
+TOO_LONG = "The decoder prompt (length 1025) is longer than the maximum model length of 1024."
 TYPES = {
     400: ("invalid_request_error", openai.BadRequestError),
     401: ("authentication_error", openai.AuthenticationError),
@@ -106,9 +99,9 @@ def test_an_error_of_any_shape_gets_openais(body: bytes, expected: dict[str, Any
 @pytest.mark.parametrize(
     ("status", "given", "expected"),
     [
-        *((400, {"message": text, "param": "input_tokens"}, ("context_length_exceeded", text)) for text in TOO_LONG),
+        (400, {"message": TOO_LONG, "param": "input_tokens"}, ("context_length_exceeded", TOO_LONG)),
         # What a client sent is not taken for a prompt that is too long.
-        (400, {"message": f"1 error: {TOO_LONG[0]}", "param": "prompt"}, (None, "1 error: ")),
+        (400, {"message": f"1 error: {TOO_LONG}", "param": "prompt"}, (None, "1 error: ")),
         (404, {"message": "none", "type": "NotFoundError", "param": "model"}, ("model_not_found", "none")),
         # Nor are a client's megabytes repeated.
         (404, {"message": f"The model `{'a' * 5_000_000}` is not there"}, (None, "The model `aaa")),
@@ -121,9 +114,8 @@ def test_an_error_of_any_shape_gets_openais(body: bytes, expected: dict[str, Any
 def test_a_code_tells_programs_what_is_wrong(
     status: int, given: dict[str, Any], expected: tuple[str | None, str], anthropic: bool
 ) -> None:
-    answer = json.loads(
-        converted(status, json.dumps({"error": {"code": status} | given}).encode(), anthropic=anthropic)
-    )
+    body = json.dumps({"error": {"code": status} | given}).encode()
+    answer = json.loads(converted(status, body, anthropic=anthropic))
     error = answer.pop("error")
     assert answer == ({"type": "error"} if anthropic else {})
     assert error["code"] == expected[0] and error["message"].startswith(expected[1]) and len(error["message"]) < 700

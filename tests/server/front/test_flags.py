@@ -94,7 +94,7 @@ def test_a_tls_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     both = {"ssl_certfile": cert, "ssl_keyfile": key}
     taken(**both, ssl_ca_certs=cert, ssl_cert_reqs=2, enable_ssl_refresh=True)
     _, other = certificate(tmp_path / "other")
-    _, locked = certificate(tmp_path / "locked", password=b"x")
+    _, locked = certificate(tmp_path / "locked", password="four")
     for given, cause in (
         ({"ssl_certfile": None}, "No such file"),
         ({"ssl_keyfile": None}, "PEM"),

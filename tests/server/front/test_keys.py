@@ -108,7 +108,8 @@ def test_the_root_path_is_taken_off_as_the_router_does() -> None:
         assert ask(app, "POST", path, content=b"abc").status_code == status
 
 
-FEW = {f"x-{number}": "1" for number in range(10)}
+COUNT = {"h11_max_header_count": 20}
+HEADERS = {f"x-{number}": "1" for number in range(21)}
 
 
 @pytest.mark.parametrize(
@@ -121,15 +122,9 @@ FEW = {f"x-{number}": "1" for number in range(10)}
         ("/v1/length", {}, {"X-Vllm-Priority": "99999999999999999999"}, 400, "-2**63"),
         ("/v1/length", {}, {"X-Vllm-Priority": "-9223372036854775809"}, 400, "-2**63"),
         ("/v1/length", {}, {"X-Vllm-Priority": "high"}, None, ""),
+        ("/v1/length", COUNT, HEADERS, 431, "20 headers"),
         # The clients send some of their own.
-        (
-            "/v1/length",
-            {"h11_max_header_count": 20},
-            FEW | {f"y-{number}": "1" for number in range(11)},
-            431,
-            "20 headers",
-        ),
-        ("/v1/length", {"h11_max_header_count": 20}, FEW, None, ""),
+        ("/v1/length", COUNT, dict(list(HEADERS.items())[:10]), None, ""),
     ],
 )
 def test_requests_and_websockets_are_refused_alike(

@@ -105,12 +105,11 @@ def test_sequences_and_tokens_of_a_client_count_until_its_requests_end() -> None
     assert first.admit(1) is None and queue.sequences.held == {b"b": 1}
 
 
+STEP = st.tuples(st.integers(0, 9), st.integers(1, 16), st.integers(1, 3), st.sampled_from("aawdlge"))
+
+
 @settings(max_examples=50)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 9), st.integers(1, 16), st.integers(1, 3), st.sampled_from("aawdlge")), max_size=80
-    )
-)
+@given(st.lists(STEP, max_size=80))
 def test_counts_are_those_of_what_waits(steps: list[tuple[int, int, int, str]]) -> None:
     """Any order of what happens to three clients' requests: prompts waiting, computed, gone, and requests ended."""
     engine = Engine()
