@@ -1,5 +1,6 @@
 """A server with a status page, and Debian's Chromium without a window, where ``make test-full`` unpacks it."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from tests import debian
 from tests.docs.pages import ROOT
 from tests.passkey_tiny import SERVED
 from tests.server.running import ENGINE, Server, running
@@ -46,7 +46,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     folder = tmp_path_factory.mktemp("browser")
     fonts = folder / "fonts.conf"
     fonts.write_text(FONTS.format(folder=CHROMIUM, cache=folder / "fonts"))
-    environment = debian.environment(CHROMIUM) | {"FONTCONFIG_FILE": str(fonts), "HOME": str(folder)}
+    libraries = {str(file.parent) for top in ("lib", "usr/lib") for file in CHROMIUM.glob(f"{top}/**/*.so*")}
+    environment = os.environ | {"FONTCONFIG_FILE": str(fonts), "HOME": str(folder)}
+    environment["LD_LIBRARY_PATH"] = ":".join(sorted(libraries))
     # Its sandbox needs root's help, and the pages are our own.
     flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     program = CHROMIUM / "usr" / "lib" / "chromium" / "chromium-headless-shell"
