@@ -1,7 +1,7 @@
 """What upstream's own output processor is seen to do, request by request."""
 
 import asyncio
-from functools import partial
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,6 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.model_patches.switch.placement import asked_placement
-from ropeswitch.server.front import refusal
-from ropeswitch.server.metrics import outputs
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs, engine_finder, start
 from tests.server.metrics.ladders import ladder, read, total
@@ -34,10 +32,13 @@ class Server:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.engine = 0
-        metrics = LengthMetrics(LADDER, "m", self.registry)
+        self.metrics = LengthMetrics(LADDER, "m", self.registry)
         self.processor = WatchedOutputs(None, log_stats=True)
-        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), metrics, lambda _: self.engine)
+        self.watch(lambda _: self.engine)
         self.now = 100.0
+
+    def watch(self, engine_of: Callable[[str], int | None]) -> None:
+        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), self.metrics, engine_of)
 
     def add(self, name: str, prompt: int, parent: ParentRequest | None = None, **asked: Any) -> None:
         """Add a request, or a chunk of a session: a ``resumable`` one, and then its last."""
@@ -243,15 +244,10 @@ def test_nothing_is_measured_where_upstream_measures_nothing(server: Server) -> 
     assert not any(read(server.registry).values())
 
 
-def test_the_engine_is_found_once_it_is_chosen(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_found_once_it_is_chosen(server: Server) -> None:
     """With several engines, the client chooses one after the output processor has the request, and forgets it early."""
-    server.registry = CollectorRegistry()
-    monkeypatch.setattr(outputs, "LengthMetrics", partial(LengthMetrics, registry=server.registry))
-    monkeypatch.setattr(refusal, "listeners", [])
     core = SimpleNamespace(core_engines=[b"0", b"1"], engine_ranks_managed=[0, 2], reqs_in_flight={})
-    client = SimpleNamespace(output_processor=server.processor, logger_manager=(), engine_core=core)
-    client.model_config = SimpleNamespace(served_model_name="m")
-    start(client, engine_ladder(LADDER))
+    server.watch(engine_finder(core))
 
     async def one_output() -> None:
         server.add("a", 5)
