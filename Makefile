@@ -22,7 +22,7 @@ BIN := $(ENVIRONMENT)/bin
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-models docs-proof docs-picture bench bench-scheduling bench-gpu bench-schedule lock
+.PHONY: help setup wheel setup-vision setup-nixl setup-lmcache serve demo test test-vision test-disaggregation test-lmcache test-full test-container test-million test-gpu check docs docs-serve docs-metrics docs-models docs-proof bench bench-scheduling bench-gpu bench-schedule lock
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -212,9 +212,6 @@ docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoi
 
 docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes)
 	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
-
-docs-picture: $(STAMP) $(CHROMIUM) ## Retake the picture of the status page, docs/ui.png
-	@$(BIN)/python -m tests.server.ui.picture docs/ui.png
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
 	@echo "bench: rotation of one step, then throughput and start-up"

@@ -177,22 +177,11 @@ def check(what: str, *clients: str) -> Callable[[Callable[[Any], None]], Callabl
 @check("chat")
 def chat(library: OpenAI) -> None:
     answer = library.create(**GREEDY)
-    text, reason, _, tokens, _ = library.reading(answer)
-    assert answer.model == MODEL and text and 1 <= tokens <= 8
+    text, reason, prompt, tokens, _ = library.reading(answer)
+    assert answer.model == MODEL and text and prompt > 0 and 1 <= tokens <= 8
     assert reason in ("stop", "length", "end_turn", "max_tokens")
-
-
-@check("streamed chat")
-def streamed_chat(library: OpenAI) -> None:
-    text, final = library.streamed(**GREEDY)
-    assert library.reading(final)[:2] == library.reading(library.create(**GREEDY))[:2]
-    assert library.reading(final)[0] == text
-
-
-@check("usage of a stream")
-def usage_of_a_stream(library: OpenAI) -> None:
-    _, _, prompt, tokens, _ = library.reading(library.streamed(max_tokens=4)[1])
-    assert prompt > 0 and 1 <= tokens <= 4
+    streamed, final = library.streamed(**GREEDY)
+    assert (streamed, library.reading(final)[:4]) == (text, (text, reason, prompt, tokens))
 
 
 @check("JSON schema")
@@ -219,10 +208,6 @@ def is_weather(library: OpenAI, answer: Any) -> None:
 def forced_tool(library: OpenAI) -> None:
     for choice in library.forced:
         is_weather(library, library.create(tool_choice=choice, **library.tools))
-
-
-@check("streamed tool call")
-def streamed_tool(library: OpenAI) -> None:
     is_weather(library, library.streamed(tool_choice=library.forced[0], max_tokens=200, **library.tools)[1])
 
 

@@ -5,6 +5,7 @@ import socket
 import time
 from typing import Any
 
+from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics.ladders import Labels, total, values
 from tests.server.running import Server
@@ -44,10 +45,7 @@ class Log:
 
     def only(self) -> dict[str, Any]:
         """The one line, when it has come; a second one would have come right after it."""
-        deadline = time.monotonic() + SECONDS
-        while not self.lines():
-            assert time.monotonic() < deadline, "nothing was logged"
-            time.sleep(0.05)
+        wait_until(self.lines, time.monotonic(), "a line of the log", SECONDS)
         time.sleep(0.5)
         [line] = self.lines()
         assert "HTTP/1.1" not in self.text(), "uvicorn logs it too"
@@ -74,8 +72,5 @@ def leave(server: Server, body: dict[str, Any]) -> Moved:
 
 def wait_for(server: Server, before: Found, name: str) -> Moved:
     """How the metrics moved once one of them did."""
-    deadline = time.monotonic() + 60
-    while not (moved := Moved(before, scrape(server)))(name):
-        assert time.monotonic() < deadline, f"{name} did not move"
-        time.sleep(0.05)
-    return moved
+    wait_until(lambda: Moved(before, scrape(server))(name), time.monotonic(), f"{name} moved", 60)
+    return Moved(before, scrape(server))

@@ -13,6 +13,7 @@ from ropeswitch.server.metrics.scheduling_metrics import GAUGES
 from ropeswitch.server.metrics.series import MOST_SERIES
 from tests.docs.made import written
 from tests.docs.pages import ROOT
+from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics import page
 from tests.server.metrics.ladders import total, values
@@ -45,28 +46,11 @@ def test_a_short_answer(server: Server) -> None:
     for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
         theirs = total(after, f"vllm:{name}_seconds_sum") - total(upstream, f"vllm:{name}_seconds_sum")
         assert moved(f"{name}_seconds_sum") == pytest.approx(theirs, abs=1e-6), name
-    seconds, waited = line.pop("seconds"), line.pop("seconds_to_first_token")
-    assert 0 < waited < seconds < SECONDS
-    client, came = line.pop("client"), line.pop("time")
-    assert client.startswith("127.0.0.1:") and came.endswith("Z") and len(came) == len("2026-01-01T00:00:00.000Z")
-    assert line == {
-        "method": "POST",
-        "path": "/v1/completions",
-        "status": 200,
-        "key": None,
-        "request_id": answer.json["id"],
-        "model": MODEL,
-        "prompt_tokens": 20,
-        "generated_tokens": 3,
-        "length_band": SHORT,
-        "factor_set": "short",
-        "ladder_policy": "length",
-        "later_factor_sets": [],
-        "switches": 0,
-        "recomputed_tokens": 0,
-        "outcome": "length",
-        "reason": None,
-    }
+    assert 0 < line["seconds_to_first_token"] < line["seconds"] < SECONDS
+    assert line["client"].startswith("127.0.0.1:") and line["request_id"] == answer.json["id"]
+    assert (line["path"], line["status"], line["model"], line["outcome"]) == ("/v1/completions", 200, MODEL, "length")
+    assert (line["prompt_tokens"], line["generated_tokens"], line["length_band"]) == (20, 3, SHORT)
+    assert (line["factor_set"], line["later_factor_sets"], line["switches"]) == ("short", [], 0)
 
 
 def test_an_answer_that_outgrows_its_set(server: Server) -> None:
@@ -76,14 +60,10 @@ def test_an_answer_that_outgrows_its_set(server: Server) -> None:
     body = {"prompt": [9] * 250, "stream": True}
     assert generate(server, 0, 20, **body).status == 200
     line, moved = log.only(), Moved(before, scrape(server))
-    for name, tokens, gaps, starts, ends in (("short", 7, 6, 1, 0), ("long", 13, 13, 0, 1)):
+    for name, tokens, ends in (("short", 7, 0), ("long", 13, 1)):
         here = {"factor_set": name, "input_sequence_length": SHORT}
         assert moved("generated_tokens_total", **here) == tokens
-        assert moved("inter_token_latency_seconds_count", **here) == gaps
-        assert moved("time_to_first_token_seconds_count", **here) == starts
-        assert moved("e2e_request_latency_seconds_count", **here) == ends
-        assert moved("requests_total", outcome="length", **here) == ends
-    assert moved("switches_total", factor_set="long") == moved("switches_total") == 1
+        assert moved("requests_total", outcome="length", **here) == moved("switches_total", **here) == ends
     assert 0 < moved("switch_stall_seconds_sum") < moved("inter_token_latency_seconds_sum", factor_set="long")
     again, cached = moved("switch_recomputed_tokens_total"), moved("switch_cached_tokens_total")
     assert again + cached == 256 and again > 0
@@ -154,8 +134,10 @@ def test_the_scheduler_s_gauges_are_those_of_the_moment_and_nothing_waits(server
         total(found, name, model_name=MODEL, engine="0") for name, _ in GAUGES.values()
     )
     assert 0.02 <= target < 60 and error > 0 and next_set >= 0 and remaining == 0
-    queue = (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0])
-    deadline = time.monotonic() + SECONDS
-    while any(total(found, name, length_class=each, model_name=MODEL) for name in queue for each in ("short", "long")):
-        assert time.monotonic() < deadline  # the gauges are written four times a second
+
+    def empty() -> bool:
         found = scrape(server)
+        return not any(total(found, name) for name in (queue_metrics.REQUESTS[0], queue_metrics.TOKENS[0]))
+
+    # Gauges of the queue are written four times a second.
+    wait_until(empty, time.monotonic(), "an empty queue")

@@ -24,6 +24,7 @@ from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
 from ropeswitch.server.app import paced_outputs
 from ropeswitch.server.app.paced_outputs import SLICE, PacedOutputs
+from tests.server.placing import engine_request
 
 pytestmark = pytest.mark.anyio
 WIDTH = 21  # a token's log-probabilities
@@ -79,9 +80,7 @@ def request(name: str, kind: RequestOutputKind, prompt: int = 1) -> EngineCoreRe
     params = SamplingParams(
         max_tokens=99, detokenize=False, logprobs=WIDTH - 1, prompt_logprobs=wanted, output_kind=kind
     )
-    return EngineCoreRequest(
-        name, [5] * prompt, None, params, None, time.time(), None, None, None, external_req_id=name
-    )
+    return engine_request(name, prompt, params)
 
 
 def tokens_of(parts: Any) -> list[int]:

@@ -1,8 +1,7 @@
 """What upstream's own output processor is seen to do, request by request."""
 
 import asyncio
-import time
-from functools import partial
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +16,10 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.metrics.stats import IterationStats, PrefillStats
 
 from ropeswitch.model_patches.switch.placement import asked_placement
-from ropeswitch.server.front import refusal
-from ropeswitch.server.metrics import outputs
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.outputs import OutputWatch, WatchedOutputs, engine_finder, start
 from tests.server.metrics.ladders import ladder, read, total
-from tests.server.placing import engine_ladder
+from tests.server.placing import engine_ladder, engine_request
 
 LADDER = ladder(10, 20, 64)
 # Its length bands.
@@ -35,10 +32,13 @@ class Server:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.engine = 0
-        metrics = LengthMetrics(LADDER, "m", self.registry)
+        self.metrics = LengthMetrics(LADDER, "m", self.registry)
         self.processor = WatchedOutputs(None, log_stats=True)
-        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), metrics, lambda _: self.engine)
+        self.watch(lambda _: self.engine)
         self.now = 100.0
+
+    def watch(self, engine_of: Callable[[str], int | None]) -> None:
+        self.processor.ropeswitch = OutputWatch(engine_ladder(LADDER), self.metrics, engine_of)
 
     def add(self, name: str, prompt: int, parent: ParentRequest | None = None, **asked: Any) -> None:
         """Add a request, or a chunk of a session: a ``resumable`` one, and then its last."""
@@ -74,19 +74,8 @@ def request(name: str, prompt: int, max_tokens: int = 50, resumable: bool = Fals
         max_tokens=max_tokens, detokenize=False, extra_args=extra or None, output_kind=RequestOutputKind.DELTA
     )
     placement = asked_placement(engine_ladder(LADDER), params, min(prompt, 64), None)
-    return EngineCoreRequest(
-        request_id=name,
-        external_req_id=name,
-        prompt_token_ids=[5] * prompt,
-        mm_features=None,
-        sampling_params=placement.carried_by(params),
-        pooling_params=None,
-        arrival_time=time.time() - 2.0,
-        lora_request=None,
-        cache_salt=placement.salt,
-        data_parallel_rank=None,
-        resumable=resumable,
-    )
+    carried = placement.carried_by(params)
+    return engine_request(name, prompt, carried, cache_salt=placement.salt, resumable=resumable)
 
 
 def output(name: str, tokens: int = 1, reason: FinishReason | None = None, **more: Any) -> EngineCoreOutput:
@@ -125,11 +114,15 @@ def test_a_request_that_its_engine_rejects_on_arrival_counts_as_an_error(server:
 def test_an_answer_that_outgrows_its_set_counts_in_both(server: Server) -> None:
     """A prompt of 9 tokens: the second token is computed from 10, the third from 11, which is in the next set."""
     server.add("a", 9)
+    server.add("b", 9)
     server.step(first("a", 9))
     server.step(output("a"))
+    assert server.live() == {("set0", "waiting"): 1, ("set0", "generating"): 1}
     server.step(output("a", prefill_stats=prefill(10, cached=8)), seconds=3.0)
+    assert server.live() == {("set0", "waiting"): 1, ("set1", "generating"): 1}
     server.step(output("a"))
     server.step(output("a", reason=FinishReason.LENGTH))
+    assert server.live() == {("set0", "waiting"): 1}
     # Of the first token, the queue and the prefill it is the prompt's set that counts.
     for name, counts in {
         "inter_token_latency_seconds_count": (1, 3),
@@ -236,6 +229,7 @@ def test_a_client_that_leaves_is_told_from_an_abort_and_a_fault(
         server.processor.abort_requests(["a"], internal=False)
     here = {"input_sequence_length": MIDDLE, "factor_set": "set1"}
     assert server.value("requests_total", outcome=outcome, **here) == server.value("requests_total") == 1
+    assert server.live() == {}
 
 
 def test_nothing_is_measured_where_upstream_measures_nothing(server: Server) -> None:
@@ -250,15 +244,10 @@ def test_nothing_is_measured_where_upstream_measures_nothing(server: Server) -> 
     assert not any(read(server.registry).values())
 
 
-def test_the_engine_is_found_once_it_is_chosen(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_found_once_it_is_chosen(server: Server) -> None:
     """With several engines, the client chooses one after the output processor has the request, and forgets it early."""
-    server.registry = CollectorRegistry()
-    monkeypatch.setattr(outputs, "LengthMetrics", partial(LengthMetrics, registry=server.registry))
-    monkeypatch.setattr(refusal, "listeners", [])
     core = SimpleNamespace(core_engines=[b"0", b"1"], engine_ranks_managed=[0, 2], reqs_in_flight={})
-    client = SimpleNamespace(output_processor=server.processor, logger_manager=(), engine_core=core)
-    client.model_config = SimpleNamespace(served_model_name="m")
-    start(client, engine_ladder(LADDER))
+    server.watch(engine_finder(core))
 
     async def one_output() -> None:
         server.add("a", 5)
@@ -276,21 +265,6 @@ def test_the_engine_is_found_once_it_is_chosen(server: Server, monkeypatch: pyte
         assert server.value(name, engine="2") == server.value(name) == 1, name
     # After the only token there is none to measure.
     assert server.count("request_decode_time") == server.count("request_time_per_output_token") == 0
-
-
-def test_live_sequences_move_and_end(server: Server) -> None:
-    """A prompt of 9 tokens outgrows its set at the third computed token."""
-    for name in ("a", "b", "c"):
-        server.add(name, 9)
-    server.step(first("a", 9), first("b", 9))
-    assert server.live() == {("set0", "waiting"): 1, ("set0", "generating"): 2}
-    server.step(output("a"))
-    server.step(output("a", prefill_stats=prefill(10)))
-    assert server.live() == {("set0", "waiting"): 1, ("set0", "generating"): 1, ("set1", "generating"): 1}
-    server.step(output("a", reason=FinishReason.STOP), output("b", tokens=0, reason=FinishReason.ABORT))
-    assert server.live() == {("set0", "waiting"): 1}
-    server.processor.abort_requests(["c"], internal=True)
-    assert server.live() == {}
 
 
 def test_chunks_of_a_session_count_in_the_set_of_their_length(server: Server) -> None:

@@ -1,21 +1,34 @@
-"""A server with a status page and a browser, for the tests of the page."""
+"""A server with a status page, and Debian's Chromium without a window, where ``make test-full`` unpacks it."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from tests.docs.pages import ROOT
 from tests.passkey_tiny import SERVED
 from tests.server.running import ENGINE, Server, running
-from tests.server.ui.browser import chromium
 
 KEY = "status-page-5f1c"
 PREFIX = "/behind/a-proxy"
 # What Chromium itself logs of every answer of 400 or 401.
 REFUSED = "the server responded with a status of 40"
 MILLISECONDS = 60_000
+CHROMIUM = ROOT / ".venv" / "debian" / "chromium"
+# Those of the machine and those unpacked; the machine may have no fonts, and no settings of them.
+FONTS = """\
+<fontconfig>
+  <dir>/usr/share/fonts</dir>
+  <dir>{folder}/usr/share/fonts</dir>
+  <cachedir>{cache}</cachedir>
+  <match>
+    <edit name="family" mode="assign" binding="strong"><string>DejaVu Sans</string></edit>
+  </match>
+</fontconfig>
+"""
 expect.set_options(timeout=MILLISECONDS)
 
 
@@ -30,7 +43,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 # Of the module alone: where it is open, asyncio.run does not work in the tests' thread.
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("browser")) as started:
+    folder = tmp_path_factory.mktemp("browser")
+    fonts = folder / "fonts.conf"
+    fonts.write_text(FONTS.format(folder=CHROMIUM, cache=folder / "fonts"))
+    libraries = {str(file.parent) for top in ("lib", "usr/lib") for file in CHROMIUM.glob(f"{top}/**/*.so*")}
+    environment = os.environ | {"FONTCONFIG_FILE": str(fonts), "HOME": str(folder)}
+    environment["LD_LIBRARY_PATH"] = ":".join(sorted(libraries))
+    # Its sandbox needs root's help, and the pages are our own.
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    program = CHROMIUM / "usr" / "lib" / "chromium" / "chromium-headless-shell"
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=program, args=flags, env=environment) as started,
+    ):
         yield started
 
 

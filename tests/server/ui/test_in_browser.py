@@ -1,6 +1,10 @@
 """The status page of a real server in a real browser: it asks for the key, and shows what the metrics tell."""
 
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import pytest
@@ -8,7 +12,6 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.server.running import Server
 from tests.server.ui.conftest import KEY, PREFIX, Open, focused
-from tests.server.ui.streams import lines, streaming
 
 pytestmark = pytest.mark.full
 
@@ -21,6 +24,31 @@ def cells(page: Page, table: str) -> list[list[str]]:
     """The texts of a table's rows."""
     rows = page.locator(f"#{table} tr").all()
     return [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+def answer(server: Server, prompt: int, tokens: int, first: int = 5) -> None:
+    """Prompts that begin with the same token share their keys."""
+    body = {"prompt": [first + i % 200 for i in range(prompt)], "max_tokens": tokens, "ignore_eos": True}
+    assert server.post("/v1/completions", body, authorization=f"Bearer {KEY}").status == 200
+
+
+@contextmanager
+def busy(server: Server, *prompts: int) -> Iterator[None]:
+    """A client for each of ``prompts``, lengths in tokens, that asks for one longest answer after the other."""
+    stop = Event()
+
+    def ask(prompt: int) -> None:
+        while not stop.is_set():
+            answer(server, prompt, 1024 - prompt)
+
+    with ThreadPoolExecutor() as clients:
+        asking = [clients.submit(ask, prompt) for prompt in prompts]
+        try:
+            yield
+        finally:
+            stop.set()
+    for each in asking:
+        each.result()
 
 
 def test_the_key_is_asked_for_and_kept_for_the_tab_by_keyboard_alone(opened: Open, server: Server) -> None:
@@ -77,8 +105,7 @@ def test_the_page_works_below_a_prefix_and_with_a_slash(opened: Open, path: str)
 def test_latency_switches_and_outcomes_are_those_of_the_metrics(opened: Open, server: Server) -> None:
     page, _ = opened(key=KEY)
     # It outgrows its set at once, and no other prompt has its keys in the next one.
-    for _ in lines(server, KEY, 256, 20, first=9):
-        pass
+    answer(server, 256, 20, first=9)
     assert server.post("/v1/completions", {"prompt": [5] * 2000}, authorization=f"Bearer {KEY}").status == 400
     outcome = page.locator("#outcomes tr", has_text="rejected: invalid").locator("td")
     expect(outcome).to_have_text(re.compile(r"[1-9]"))
@@ -110,7 +137,7 @@ def test_a_mark_moves_right_as_its_request_decodes_and_changes_colour_as_it_swit
     page.evaluate(
         "() => { const upstream = setTimeout; window.setTimeout = (call, wait) => upstream(call, wait / 10); }"
     )
-    with streaming(server, KEY, 40):
+    with busy(server, 40):
         mark = page.wait_for_selector("#picture .mark.set-0.decoding", state="attached")
         assert mark is not None
         start = mark.evaluate(place)
@@ -121,9 +148,9 @@ def test_a_mark_moves_right_as_its_request_decodes_and_changes_colour_as_it_swit
         [first, *_] = cells(page, "events")
         assert first[1:3] == [SHORT, "long"] and re.fullmatch(TIME, first[-1]), first
     expect(page.locator("#picture .mark")).to_have_count(0)
-    # Live requests are counted in the band of their prompt, until their clients have left.
+    # Live requests are counted in the band of their prompt, until their answers have ended.
     long = page.locator("#live tr", has_text=LONG).locator("td")
-    with streaming(server, KEY, 400, 500):
+    with busy(server, 400, 500):
         expect(long.nth(2)).to_have_text("2")
         assert cells(page, "live")[0][:4] == [SHORT, "short", "0", "0"]
         expect(page.locator("#live tr:last-child i")).to_have_css("width", re.compile(r"^\d{2,}"))
@@ -140,13 +167,13 @@ def test_a_thousand_requests_stay_fluent(opened: Open) -> None:
         factor_set = "short" if number < 237 else "long"
         return {"number": number, "factor_set": factor_set, "state": state, "switches": 0, **lengths}
 
-    def answer(route: Route) -> None:
+    def fulfill(route: Route) -> None:
         response = route.fetch()
         body = response.json()
         body["figures"]["running"] = [sequence(number) for number in range(1000)]
         route.fulfill(response=response, json=body)
 
-    page.route("**/v1/status", answer)
+    page.route("**/v1/status", fulfill)
     expect(page.locator("#picture .mark")).to_have_count(1000)
     expect(page.locator("#picture-summary")).to_contain_text("500 decoding (119 in short, 381 in long), 250 prefilling")
     # What a refresh may keep the page from answering, in ms; far below the 2 s between two.

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 
-from ropeswitch.server.metrics.instruments import LONGEST_SECONDS, STALL, TTFT, Instrument
+from ropeswitch.server.metrics.instruments import STALL, TTFT, Instrument
 from ropeswitch.server.metrics.series import bounds
-from ropeswitch.server.ui.readings import Readings, Times
+from ropeswitch.server.ui.readings import Readings
 from tests.server.metrics.test_series import nearest
 from tests.server.metrics.test_series import quantile as as_prometheus
 
@@ -48,10 +48,3 @@ def test_no_quantile_of_coarse_buckets_is_above_what_is_told(seconds: list[float
         exact = nearest(seconds, q)
         ends = [end for end in STALL.buckets if end >= exact]
         assert value == (ends[0] if ends else None), q
-
-
-def test_a_histogram_without_observations_and_one_beyond_all_buckets() -> None:
-    nothing = Times(count=0, mean=None, p50=None, p95=None, p99=None)
-    readings = observed(("long", []))
-    assert readings.times(TTFT) == readings.times(TTFT, factor_set="short") == readings.times(STALL) == nothing
-    assert observed(("long", [20000.0])).times(TTFT).p50 == LONGEST_SECONDS
