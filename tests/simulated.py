@@ -96,9 +96,8 @@ class Clock:
         return self.now
 
     def advance(self, to: float) -> None:
-        """Advance to a later time; raises AssertionError for an earlier one."""
-        if to < self.now:
-            raise AssertionError(f"time would run backwards, from {self.now} s to {to} s")
+        """Advance to a later time."""
+        assert to >= self.now, f"time would run backwards, from {self.now} s to {to} s"
         self.now = to
 
 
@@ -167,8 +166,6 @@ class Simulation:
         self._flights: deque[tuple[SchedulerOutput, ModelRunnerOutput, Step]] = deque()
         self._busy_until = 0.0
         self._idle_steps = 0
-        # A list of two million tokens takes 16 MiB, so requests of one length share it.
-        self._prompts: dict[int, list[int]] = {}
 
     def run(self) -> list[Record]:
         """Simulate until every request has finished.
@@ -181,19 +178,14 @@ class Simulation:
         while waiting or self._requests or self._flights:
             while waiting and waiting[0][1].arrival.at <= self.clock.now:
                 number, record = waiting.popleft()
-                self._add(str(number), record)
+                request = self.make_request(str(number), record.arrival, [TOKEN] * record.arrival.prompt)
+                self._requests[str(number)] = request, record
+                self.scheduler.add_request(request)
             if self._requests or self._flights:
                 self._step()
             else:
                 self.clock.advance(waiting[0][1].arrival.at)
         return records
-
-    def _add(self, name: str, record: Record) -> None:
-        length = record.arrival.prompt
-        prompt = self._prompts.setdefault(length, [TOKEN] * length)
-        request = self.make_request(name, record.arrival, prompt)
-        self._requests[name] = request, record
-        self.scheduler.add_request(request)
 
     def _step(self) -> None:
         """Plan a step if one more may be in flight, like ``EngineCore.step_with_batch_queue``; else process the oldest."""
@@ -214,11 +206,7 @@ class Simulation:
             seconds = step_seconds(sequences) * self._noise.lognormvariate(0.0, self.noise)
         else:
             self._idle_steps += 1
-            if self._idle_steps > STUCK:
-                names = ", ".join(list(self._requests)[:5])
-                raise AssertionError(
-                    f"the scheduler planned nothing for {STUCK} steps while {len(self._requests)} requests wait: {names}"
-                )
+            assert self._idle_steps <= STUCK, f"nothing was planned while requests wait: {list(self._requests)[:5]}"
             # With nothing in flight, the host plans again after the fixed time of a step.
             seconds = 0.0 if self._flights else STEP_SECONDS
         self._busy_until = start + seconds
@@ -229,15 +217,13 @@ class Simulation:
         cached, names = _cached_tokens(plan), list(plan.num_scheduled_tokens)
         sampled: list[list[int]] = []
         for name, count in plan.num_scheduled_tokens.items():
+            sampled.append([])
             # The scheduler's internal request, which fills the prefix cache, has no record and generates nothing.
-            _, record = self._requests.get(name, (None, None))
-            end = cached[name] + count
-            if record is not None and end > record.known:
-                raise AssertionError(f"request {name}: scheduled up to token {end}, but it has {record.known}")
-            done = record is not None and end == record.known
-            sampled.append([TOKEN] if done else [])
-            if record is not None:
-                record.known += done
+            if name in self._requests:
+                record, end = self._requests[name][1], cached[name] + count
+                assert end <= record.known, f"request {name}: scheduled up to token {end}, but it has {record.known}"
+                if end == record.known:
+                    sampled[-1], record.known = [TOKEN], end + 1
         return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
 
     def _finish(self, plan: SchedulerOutput, result: ModelRunnerOutput, step: Step) -> None:
@@ -248,9 +234,7 @@ class Simulation:
                 request, record = self._requests[one.request_id]
                 record.add(len(one.new_token_ids), self.clock.now)
                 if one.finish_reason is not None:
-                    wanted = record.arrival.output
-                    if record.tokens != wanted:
-                        raise AssertionError(f"request {one.request_id}: {record.tokens} tokens instead of {wanted}")
+                    assert record.tokens == record.arrival.output, f"request {one.request_id}"
                     record.preemptions = request.num_preemptions
                     del self._requests[one.request_id]
         if step.tokens and self.watch is not None:

@@ -21,11 +21,11 @@ LEASE = 30
 
 @dataclass(frozen=True)
 class Pair:
-    """Two servers, and the proxy's URL."""
+    """Two servers, and the proxy before them, which logs to the second's."""
 
     prefill: Server
     decode: Server
-    url: str
+    proxy: Server
 
 
 @contextmanager
@@ -65,7 +65,8 @@ def pair(folder: Path, checkpoint: Path, *flags: str, **variables: str) -> Itera
         for each in opened:
             stack.push(each.__exit__)
         prefill, decode = pool.map(lambda each: each.__enter__(), opened)
-        yield Pair(prefill, decode, stack.enter_context(proxying(prefill.url, decode.url)))
+        url = stack.enter_context(proxying(prefill.url, decode.url))
+        yield Pair(prefill, decode, Server(url, decode.log, decode.process))
 
 
 def body(prompt: list[int], count: int = 12, **changes: Any) -> dict[str, Any]:

@@ -1,30 +1,27 @@
 """What clients get through the proxy is Hugging Face's answer, token by token, whichever server computed the prompt."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.factors.hf_config import ladder_from_config
 from tests.disaggregation.proxy import prefill_body
 from tests.disaggregation.servers import PATH, Pair, body, fetched, first_choice
 from tests.exactness.engines import prompts
-from tests.exactness.reference import Reference, load_model
+from tests.exactness.reference import Reference
 from tests.server.checkpoint import WINDOW
-from tests.server.running import Answer, Server
+from tests.server.running import Answer
 from tests.server.test_exactness import LENGTHS, SHARED, TOKENS, VOCABULARY, answers
 
 
 def test_staggered_requests_get_the_tokens_of_hugging_face(engines: Pair, reference: Reference) -> None:
     [text] = prompts([max(SHARED)], VOCABULARY, seed=2)
     requests = prompts(LENGTHS, VOCABULARY) + [text[:length] for length in SHARED]
-    proxy = Server(engines.url, engines.decode.log, engines.decode.process)
     before = fetched(engines.decode)
     # Twice: the second time the prefix caches are warm, and the order is another one.
     for order in (requests, requests[::-1]):
-        for prompt, (tokens, log_probs, sets) in zip(order, asyncio.run(answers(proxy, order)), strict=True):
+        for prompt, (tokens, log_probs, sets) in zip(order, asyncio.run(answers(engines.proxy, order)), strict=True):
             assert len(tokens) == TOKENS
             assert sets == ("short" if len(prompt) <= WINDOW else "long")
             reference.check(prompt, tokens, log_probs)
@@ -50,12 +47,13 @@ def test_a_prompt_is_computed_on_the_prefill_server_alone(engines: Pair, referen
     ids=["forced", "reserved-by-the-decode-server", "reserved-by-both"],
 )
 def test_a_prompt_is_transferred_where_both_servers_chose_one_set(
-    engines: Pair, checkpoint: Path, prompt: int, asked: dict[str, Any], given: dict[str, Any], fetches: bool
+    engines: Pair, reference: Reference, prompt: int, asked: dict[str, Any], given: dict[str, Any], fetches: bool
 ) -> None:
     [tokens] = prompts([prompt], VOCABULARY, seed=21 + len(given))
     before = fetched(engines.decode)
     answer = ask(engines, body(tokens, 30, vllm_xargs=asked), **given)
-    forced(checkpoint, "long").check(tokens, *first_choice(answer))
+    ladder = ladder_from_config(reference.model.config.to_dict())
+    Reference(reference.model, ladder, "long").check(tokens, *first_choice(answer))
     assert answer.sets == "long" and fetched(engines.decode) - before == (prompt if fetches else 0)
 
 
@@ -63,10 +61,3 @@ def ask(engines: Pair, request: dict[str, Any], **params: Any) -> Answer:
     """Send a request to both servers in turn, as the proxy does; ``params`` go to the first."""
     first = engines.prefill.post(PATH, prefill_body(request, **params))
     return engines.decode.post(PATH, request | {"kv_transfer_params": first.json["kv_transfer_params"]})
-
-
-def forced(checkpoint: Path, name: str) -> Reference:
-    model = load_model(checkpoint)
-    ladder = ladder_from_config(model.config.to_dict())
-    assert isinstance(ladder, FactorLadder)
-    return Reference(model, ladder, name)

@@ -13,8 +13,7 @@ from ropeswitch.factors.hf_config import ladder_from_config
 from tests.disaggregation.servers import PATH, Pair, body, first_choice, metric, pair, server, transfer
 from tests.exactness.checkpoints import ladder_file
 from tests.exactness.engines import prompts
-from tests.exactness.reference import Reference, load_model
-from tests.server.running import Server
+from tests.exactness.reference import Reference
 from tests.server.test_exactness import VOCABULARY
 
 
@@ -28,7 +27,7 @@ def test_another_ladder_is_refused_at_the_handshake(
     over_tcp: Pair, checkpoint: Path, reference: Reference, tmp_path: Path
 ) -> None:
     """A different ladder with the same first set: only the handshake can refuse it."""
-    ladder = ladder_from_config(load_model(checkpoint).config.to_dict())
+    ladder = ladder_from_config(reference.model.config.to_dict())
     assert ladder is not None
     sets = ladder.to_json()
     sets[1]["factors"] = [1.01 * factor for factor in sets[1]["factors"]]
@@ -62,8 +61,7 @@ def test_a_prefill_server_that_dies_in_a_transfer(over_tcp: Pair, reference: Ref
         for prompt, each in zip((left, lost), waiting, strict=True):
             reference.check(prompt, *first_choice(each.result(timeout=100)))
     # The proxy asks the decode server alone.
-    proxy = Server(over_tcp.url, decode.log, decode.process)
-    reference.check(never, *first_choice(proxy.post(PATH, body(never))))
+    reference.check(never, *first_choice(over_tcp.proxy.post(PATH, body(never))))
     deadline = time.monotonic() + 30
     while metric(decode, "kv_cache_usage_perc") and time.monotonic() < deadline:
         time.sleep(0.5)

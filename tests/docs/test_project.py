@@ -9,7 +9,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 
 from tests.docs.pages import IGNORED, ROOT, project_files
@@ -34,24 +33,16 @@ def test_nothing_of_a_machine() -> None:
     assert found == []
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def test_the_wheel_holds_every_module_and_data_file(tmp_path: Path) -> None:
+    source = tmp_path / "source"
     # Built from a copy: setuptools leaves its build folder beside the sources.
     for directory in PROJECT["tool"]["setuptools"]["package-dir"].values():
         shutil.copytree(ROOT / directory, source / directory, ignore=shutil.ignore_patterns(*IGNORED))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", str(folder), str(source)], check=True, capture_output=True, text=True)
-    [built] = folder.glob("*.whl")
-    return built
-
-
-def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
-    source = wheel.parent / "source"
-    packed = set(zipfile.ZipFile(wheel).namelist())
+    subprocess.run([*build, "--wheel-dir", str(tmp_path), str(source)], check=True, capture_output=True, text=True)
+    packed = {name for wheel in tmp_path.glob("*.whl") for name in zipfile.ZipFile(wheel).namelist()}
     data = ("longrope-mini", "static")
     expected = {
         f"{package.replace('.', '/')}/{file.relative_to(source / directory)}"

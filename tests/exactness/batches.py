@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from vllm import LLM, SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
-from tests.exactness.engines import first_choice, greedy, prompts, run
+from tests.exactness.engines import first_choice, greedy, prompts, run, scheduler_of
 from tests.exactness.reference import Oracle
 
 # Room for 17 blocks of 32 tokens: layers, keys and values, heads, values per head, bytes.
@@ -58,6 +59,33 @@ def finish(
 def check_outputs(reference: Oracle, token_lists: list[list[int]], done: Mapping[str, Any], prefix: str = "") -> None:
     for index, tokens in enumerate(token_lists):
         reference.check(tokens, *first_choice(done[f"{prefix}{index}"].outputs[0]))
+
+
+def check_aborting(
+    llm: LLM, reference: Oracle, token_lists: list[list[int]], count: int, leaves: Callable[[Any], bool]
+) -> set[str]:
+    """Check streamed answers, of which every second one is aborted in the first step in which ``leaves`` says so.
+
+    Returns:
+        The aborted requests, by the index of their prompt.
+    """
+    engine, scheduler = llm.llm_engine, scheduler_of(llm)
+    received: dict[str, Any] = {str(i): ([], []) for i in range(len(token_lists))}
+    add(llm, token_lists, greedy(count, output_kind=RequestOutputKind.DELTA))
+    aborted: set[str] = set()
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            for kept, new in zip(received[output.request_id], first_choice(output.outputs[0]), strict=True):
+                kept.extend(new)
+        for request in list(scheduler.requests.values()):
+            key = request.request_id.split("-")[0]
+            if key not in aborted and leaves(request) and int(key) % 2 == 0:
+                aborted.add(key)
+                engine.abort_request([key])
+    for (key, answer), prompt in zip(received.items(), token_lists, strict=True):
+        reference.check(prompt, *answer)
+        assert key in aborted or len(answer[0]) == count
+    return aborted
 
 
 def check_batch(llm: LLM, reference: Oracle, lengths: list[int] = LENGTHS, max_tokens: int = 24) -> None:

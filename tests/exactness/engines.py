@@ -52,10 +52,14 @@ def greedy(max_tokens: int, **changes: Any) -> SamplingParams:
     return SamplingParams(**values | changes)
 
 
+def generate(llm: LLM, token_lists: list[list[int]], params: Any, **more: Any) -> list[Any]:
+    """All prompts in one batch; vLLM's outputs in order."""
+    return llm.generate([{"prompt_token_ids": tokens} for tokens in token_lists], params, use_tqdm=False, **more)
+
+
 def run(llm: LLM, token_lists: list[list[int]], params: SamplingParams | list[SamplingParams]) -> list[Any]:
     """All prompts in one batch; the outputs in order, as (tokens, log-probabilities) of the first choice."""
-    outputs = llm.generate([{"prompt_token_ids": tokens} for tokens in token_lists], params, use_tqdm=False)
-    return [first_choice(output.outputs[0]) for output in outputs]
+    return [first_choice(output.outputs[0]) for output in generate(llm, token_lists, params)]
 
 
 def scheduler_of(llm: LLM) -> Any:

@@ -11,7 +11,7 @@ import torch
 from vllm import LLM
 
 from ropeswitch.factors.hf_config import ladder_from_config
-from tests.exactness.engines import greedy, prompts
+from tests.exactness.engines import generate, greedy, prompts
 from tests.exactness.reference import Reference, load_model
 
 LENGTHS = [5, 40, 62, 63, 64, 65, 66, 100, 200, 300]
@@ -36,9 +36,7 @@ def sure_places(folder: Path, reference: Reference, prompt: list[int]) -> tuple[
 def test_bfloat16(start: Callable[..., LLM], phi3: Path, phi3_reference: Reference, eager: bool) -> None:
     llm = start(phi3, dtype="bfloat16", enforce_eager=eager)
     token_lists = prompts(LENGTHS)
-    outputs = llm.generate(
-        [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(1, prompt_logprobs=1), use_tqdm=False
-    )
+    outputs = generate(llm, token_lists, greedy(1, prompt_logprobs=1))
     ladder = ladder_from_config(phi3_reference.model.config.to_dict())
     other = {name: Reference(phi3_reference.model, ladder, forced=name) for name in ("short", "long")}
     compared = places = distinct = 0

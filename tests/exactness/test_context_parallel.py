@@ -37,8 +37,6 @@ def one_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     """What the cases take besides an engine, on models with one KV head."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(checkpoints.SHAPE, "num_key_value_heads", 1)
-        for _, config, _ in test_ladders.FAMILIES.values():
-            patch.setattr(config, "num_key_value_heads", 1)
         phi3 = checkpoints.phi3(tmp_path_factory.mktemp("phi3"), maximum=1024)
         llama = checkpoints.llama(tmp_path_factory.mktemp("llama"))
         yield {"phi3": phi3, "phi3_reference": Reference.load(phi3), "llama": llama}

@@ -11,7 +11,7 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from tests.exactness import checkpoints
 from tests.exactness.batches import Start
-from tests.exactness.engines import first_choice, greedy, prompts, run
+from tests.exactness.engines import first_choice, generate, greedy, prompts, run
 from tests.exactness.reference import TIE, Reference, load_model
 from tests.exactness.test_ladders import ladder
 from tests.server.checkpoint import byte_tokenizer
@@ -59,9 +59,7 @@ def test_lora(start: Start, tmp_path: Path) -> None:
     choice = [None, *adapters]
     token_lists = prompts([60, 60, 60, 64, 65, 20, 150, 62, 63])
     chosen = [choice[i % 3] for i in range(len(token_lists))]
-    outputs = llm.generate(
-        [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(16), use_tqdm=False, lora_request=chosen
-    )
+    outputs = generate(llm, token_lists, greedy(16), lora_request=chosen)
     for prompt, request, output in zip(token_lists, chosen, outputs, strict=True):
         reference = references[request.lora_name if request else None]
         reference.check(prompt, *first_choice(output.outputs[0]))

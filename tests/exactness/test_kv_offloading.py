@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 from vllm import LLM
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
-from tests.exactness.batches import LENGTHS, SMALL, Start, check_batch
+from tests.exactness.batches import LENGTHS, SMALL, Start, check_aborting, check_batch
 from tests.exactness.engines import first_choice, greedy, preemptions, prompts, scheduler_of
 from tests.exactness.host_tier import Tally, host_tier
 from tests.exactness.reference import Reference
@@ -105,29 +104,6 @@ def test_preemption_and_a_full_tier(offloading: Any, phi3_reference: Reference, 
     assert (external + resumed > 0) or blocks == 3
 
 
-def play(llm: LLM, token_lists: list[list[int]], leaves: Callable[[Any], bool]) -> tuple[dict[str, Any], set[str]]:
-    """Run prompts, of which every second one is aborted in the first step in which ``leaves`` says so of its request.
-
-    Returns:
-        Tokens and log-probabilities of each prompt's answer, by its index, and the aborted ones.
-    """
-    engine, scheduler = llm.llm_engine, scheduler_of(llm)
-    received: dict[str, Any] = {str(i): ([], []) for i in range(len(token_lists))}
-    for key, prompt in zip(received, token_lists, strict=True):
-        engine.add_request(key, {"prompt_token_ids": prompt}, greedy(8, output_kind=RequestOutputKind.DELTA))
-    aborted: set[str] = set()
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            for kept, new in zip(received[output.request_id], first_choice(output.outputs[0]), strict=True):
-                kept.extend(new)
-        for request in list(scheduler.requests.values()):
-            key = request.request_id.split("-")[0]
-            if key not in aborted and leaves(request) and int(key) % 2 == 0:
-                aborted.add(key)
-                engine.abort_request([key])
-    return received, aborted
-
-
 @pytest.mark.full
 def test_aborts_and_resets_with_transfers_in_flight(offloading: Any, phi3_reference: Reference) -> None:
     """Requests leave while their blocks are loaded, stored or given up at a switch; last, all caches are emptied."""
@@ -163,11 +139,7 @@ def test_aborts_and_resets_with_transfers_in_flight(offloading: Any, phi3_refere
             # Nothing of these is in the tier yet.
             token_lists = [each for each in prompts([150, 61, 62, 200], seed=8) for _ in range(2)]
         empty(llm)
-        received, aborted = play(llm, token_lists, leaves)
-        assert bool(aborted) == some
-        for (key, answer), prompt in zip(received.items(), token_lists, strict=True):
-            phi3_reference.check(prompt, *answer)
-            assert key in aborted or len(answer[0]) == 8
+        assert bool(check_aborting(llm, phi3_reference, token_lists, 8, leaves)) == some
     assert emptied == [True] or asynchronous
     tally.take()
     for prompt in token_lists[1::2]:

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Glm4Config, Glm4ForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness import checkpoints
+from tests.exactness.auto_cases import PLAIN
 from tests.exactness.batches import Start, check_batch
-from tests.exactness.checkpoints import SHAPE, factors
+from tests.exactness.checkpoints import factors
 from tests.exactness.reference import Reference
 
 
@@ -38,34 +38,25 @@ def test_start_tokens(start: Start, llama: Path, start_tokens: int) -> None:
     check_batch(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
 
 
-FAMILIES: dict[str, tuple[Any, Any, int]] = {
-    "mistral-sliding-window": (
-        MistralForCausalLM, MistralConfig(max_position_embeddings=64, sliding_window=48, **SHAPE), 16,
-    ),
-    "qwen2": (Qwen2ForCausalLM, Qwen2Config(max_position_embeddings=64, **SHAPE), 16),
-    "glm4-partial-interleaved": (
-        Glm4ForCausalLM,
-        Glm4Config(max_position_embeddings=64, head_dim=32, **SHAPE,
-                  rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}),
-        8,
-    ),
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
 }  # fmt: skip
+# By a name: transformers' classes, what the config has beside the shape and plain rotation, and the rotated pairs.
+FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
+    "mistral-sliding-window": ("Mistral", {"sliding_window": 48}, {}, 16),
+    "qwen2": ("Qwen2", {}, {}, 16),
+    "glm4-partial-interleaved": ("Glm4", {"head_dim": 32}, {"partial_rotary_factor": 0.5}, 8),
+    # The ladder replaces the model's own scaling, so the reference keeps nothing of it but the base.
+    "llama3-all-heads": ("Llama", {"num_key_value_heads": 4}, LLAMA3, 16),
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(start: Start, tmp_path: Path, family: str) -> None:
-    model, config, pairs = FAMILIES[family]
-    folder = checkpoints.save(model, config, tmp_path, seed=3)
+    model, values, rope, pairs = FAMILIES[family]
+    folder = checkpoints.of_family(tmp_path, model, PLAIN | rope, seed=3, **values)
     sets = ladder(pairs)
-    check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
-
-
-def test_llama_with_all_heads(start: Start, tmp_path: Path) -> None:
-    folder = checkpoints.llama(tmp_path, num_key_value_heads=4, rope_parameters={
-        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32})  # fmt: skip
-    sets = ladder(16)
-    # The ladder replaces the model's own scaling, so the reference keeps nothing of it but the base.
     check_batch(start(folder, sets), Reference.load(folder, sets), [20, 31, 64, 95, 97, 150], max_tokens=12)
 
 
@@ -78,12 +69,12 @@ def test_phi3_with_partial_rotary_and_its_own_attention_factor(start: Start, tmp
 @pytest.mark.parametrize("family", ["la2", "mis"])
 def test_production_shape(start: Start, tmp_path: Path, family: str) -> None:
     """Head size 128, the sets for 8k and 2048k, and prompts that cross from 8192 to 8193 while decoding."""
-    shape = {"hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}
+    shape: dict[str, Any] = {"hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}
     if family == "la2":
         folder = checkpoints.llama(tmp_path, maximum=4096, **(shape | {"num_key_value_heads": 2}))
     else:
-        config = MistralConfig(max_position_embeddings=4096, sliding_window=None, **(SHAPE | shape))
-        folder = checkpoints.save(MistralForCausalLM, config, tmp_path, seed=4)
+        shape |= {"max_position_embeddings": 4096, "sliding_window": None}
+        folder = checkpoints.of_family(tmp_path, "Mistral", PLAIN, seed=4, **shape)
     short = {"name": "8k", "max_length": 8192, "factors": factors(64, 1.02, 2.5)}
     long = {"name": "2048k", "max_length": 2_097_152, "factors": factors(64, 1.0, 480.0)}
     sets = FactorLadder.checked([short, long])

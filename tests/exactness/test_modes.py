@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
 
 from tests.exactness import checkpoints
-from tests.exactness.batches import LENGTHS, SMALL, Start, check_batch
-from tests.exactness.engines import first_choice, greedy, preemptions, prompts, run, scheduler_of
+from tests.exactness.batches import LENGTHS, SMALL, Start, check_aborting, check_batch
+from tests.exactness.engines import first_choice, generate, greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
 
 
@@ -47,9 +46,7 @@ def test_preemption(start: Start, phi3: Path, phi3_reference: Reference) -> None
 def test_prompt_log_probabilities(start: Start, phi3: Path, phi3_reference: Reference) -> None:
     llm = start(phi3, max_num_batched_tokens=48)
     token_lists = prompts([20, 64, 65, 140])
-    outputs = llm.generate(
-        [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(6, prompt_logprobs=0), use_tqdm=False
-    )
+    outputs = generate(llm, token_lists, greedy(6, prompt_logprobs=0))
     for prompt, output in zip(token_lists, outputs, strict=True):
         expected = phi3_reference.log_probs(prompt)
         for place in range(1, len(prompt)):
@@ -62,9 +59,7 @@ def test_several_choices(start: Start, phi3: Path, phi3_reference: Reference) ->
     llm = start(phi3)
     token_lists = prompts([50, 63, 90])
     params = SamplingParams(n=3, temperature=1.0, seed=7, max_tokens=24, ignore_eos=True, logprobs=0, detokenize=False)
-    for prompt, output in zip(
-        token_lists, llm.generate([{"prompt_token_ids": t} for t in token_lists], params), strict=True
-    ):
+    for prompt, output in zip(token_lists, generate(llm, token_lists, params), strict=True):
         assert len({tuple(choice.token_ids) for choice in output.outputs}) == 3
         for choice in output.outputs:
             sequence = list(prompt)
@@ -76,10 +71,7 @@ def test_several_choices(start: Start, phi3: Path, phi3_reference: Reference) ->
 def test_priority_scheduling(start: Start, phi3: Path, phi3_reference: Reference) -> None:
     llm = start(phi3, scheduling_policy="priority", max_num_seqs=3, **SMALL)
     token_lists = prompts(LENGTHS)
-    outputs = llm.generate(
-        [{"prompt_token_ids": tokens} for tokens in token_lists], greedy(24), use_tqdm=False,
-        priority=[i % 3 for i in range(len(token_lists))],
-    )  # fmt: skip
+    outputs = generate(llm, token_lists, greedy(24), priority=[i % 3 for i in range(len(token_lists))])
     for prompt, output in zip(token_lists, outputs, strict=True):
         phi3_reference.check(prompt, *first_choice(output.outputs[0]))
 
@@ -101,32 +93,15 @@ def test_streamed_steps_deliver_every_token_once_through_aborts(
 ) -> None:
     """Requests aborted in the step in which they outgrow their set disturb no other."""
     llm = start(phi3)
-    core, scheduler = llm.llm_engine, scheduler_of(llm)
+    scheduler = scheduler_of(llm)
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    token_lists = prompts([61, 62, 60, 63, 64, 40])
-    received: dict[str, list[int]] = {str(i): [] for i in range(len(token_lists))}
-    log_probs: dict[str, list[float]] = {key: [] for key in received}
-    for key, prompt in zip(received, token_lists, strict=True):
-        core.add_request(key, {"prompt_token_ids": prompt}, greedy(20, output_kind=RequestOutputKind.DELTA))
-    aborted: set[str] = set()
-    while core.has_unfinished_requests():
-        for output in core.step():
-            tokens, scores = first_choice(output.outputs[0])
-            received[output.request_id] += tokens
-            log_probs[output.request_id] += scores
-        # An asynchronous engine may have planned its next step within this one, and then they wait already.
-        for request in list(scheduler.requests.values()):
-            if request.num_tokens <= scheduler.ladder.end(0):
-                continue
-            key = request.request_id.split("-")[0]
-            if key in {"1", "3"} and key not in aborted:
-                aborted.add(key)
-                core.abort_request([key])
-    assert aborted == {"1", "3"}
-    for key, prompt in zip(received, token_lists, strict=True):
-        phi3_reference.check(prompt, received[key], log_probs[key])
-        assert key in aborted or len(received[key]) == 20
-    core.step()
+    # An asynchronous engine may have planned its next step within this one, and then they wait already.
+    aborted = check_aborting(
+        llm, phi3_reference, prompts([62, 61, 63, 60, 40, 64]), 20,
+        lambda request: request.num_tokens > scheduler.ladder.end(0),
+    )  # fmt: skip
+    assert aborted == {"0", "2"}
+    llm.llm_engine.step()
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == free
     assert not scheduler.requests
 
@@ -138,7 +113,4 @@ def test_long_positions(start: Start, tmp_path: Path, angles: str) -> None:
     llm = start(folder, angles=angles, max_num_batched_tokens=4096, max_num_seqs=4)
     reference = Reference.load(folder, None if angles == "hf" else scheduler_of(llm).ladder.sets)
     reference.model.set_attn_implementation("sdpa")
-    for prompt, (tokens, log_probs) in zip(
-        token_lists := prompts([8190, 100]), run(llm, token_lists, greedy(5)), strict=True
-    ):
-        reference.check(prompt, tokens, log_probs)
+    check_batch(llm, reference, [8190, 100], max_tokens=5)

@@ -1,6 +1,5 @@
 """The policy ``reserve``: Hugging Face with the set of prompt and output limit throughout, and no recomputation."""
 
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,11 @@ from vllm import SamplingParams
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness.batches import SMALL, Start
-from tests.exactness.engines import engine, greedy, preemptions, prompts, run, scheduler_of
-from tests.exactness.preloaded import Context
+from tests.exactness.engines import greedy, preemptions, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
 from tests.exactness.test_ladders import ladder
 from tests.exactness.test_plugin import found, run_engine
+from tests.exactness.test_speculation import speculate
 
 LADDER = ladder(16)
 TOKENS = 24
@@ -71,12 +70,6 @@ def test_reserve_through_preemptions(start: Start, llama: Path) -> None:
     assert preempted
 
 
-def drafting(folder: Path, token_lists: list[list[int]]) -> list[Any]:
-    """An engine with drafts, which loads numba, beside which vLLM can build no second engine in a process."""
-    drafter = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    return run(engine(folder, LADDER, policy="reserve", speculative_config=drafter), token_lists, asking(None))
-
-
 @pytest.mark.full
 def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -84,8 +77,7 @@ def test_reserve_with_drafts(llama: Path, monkeypatch: pytest.MonkeyPatch) -> No
     token_lists = [
         (prompt * 20)[:length] for prompt, length in zip(prompts([6] * 6), [8, 9, 40, 41, 72, 73], strict=True)
     ]
-    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
-        outputs = pool.submit(drafting, llama, token_lists).result()
+    outputs, _ = speculate(token_lists, asking(None), llama, LADDER, policy="reserve")
     check_each(references(llama, LADDER), token_lists, ["reserve"] * len(token_lists), outputs)
 
 

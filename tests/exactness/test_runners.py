@@ -19,7 +19,7 @@ ALL = [*CORE, "test_prefix_cache", "test_features", "test_ladders", "test_policy
 # Of two cases that differ in a number only, one runs.
 CHOSEN = (
     "(not full or kv_offloading) and (not test_policy or length[reserve])"
-    " and not (full_tier[1024] or start_tokens or test_families or llama_with_all or phi3_with_partial)"
+    " and not (full_tier[1024] or start_tokens or test_families or phi3_with_partial)"
     " and not (a_mechanism and (llama4 or olmo3 or gptj))"
 )
 MODELS = ["test_model_modes", "test_drafts"]

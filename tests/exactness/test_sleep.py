@@ -12,7 +12,7 @@ from vllm import LLM
 from tests.exactness import checkpoints
 from tests.exactness.batches import add, check_batch, check_outputs, finish, finished
 from tests.exactness.conftest import starting
-from tests.exactness.engines import first_choice, greedy, prompts, run, scheduler_of, worker_of
+from tests.exactness.engines import first_choice, generate, greedy, prompts, run, scheduler_of, worker_of
 from tests.exactness.reference import Reference
 from tests.exactness.sleeping import FROM_FOLDER, GARBAGE, Pool, sleep_and_wake, sleeping_cpus
 
@@ -108,7 +108,7 @@ def test_cached_blocks_of_every_set_are_forgotten(llm: LLM, phi3_reference: Refe
             run(llm, token_lists, greedy(1))
             if not cached:
                 forget()
-            outputs = llm.generate([{"prompt_token_ids": each} for each in token_lists], greedy(4), use_tqdm=False)
+            outputs = generate(llm, token_lists, greedy(4))
             assert [output.num_cached_tokens > 0 for output in outputs] == [cached, cached]
             for tokens, output in zip(token_lists, outputs, strict=True):
                 phi3_reference.check(tokens, *first_choice(output.outputs[0]))

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm import SamplingParams
 
 from tests.exactness import checkpoints
 from tests.exactness.acceptance import watch
-from tests.exactness.engines import engine, greedy, prompts, run
+from tests.exactness.engines import engine, greedy, prompts, run, scheduler_of
 from tests.exactness.preloaded import Context
 from tests.exactness.reference import Reference
 
@@ -21,19 +22,27 @@ LENGTHS = [20, 30, 40, 45, 50, 55, 60, 61, 62, 63, 64, 65, 100]
 Said = list[tuple[list[int], list[float]]]
 
 
-def speculate(folder: Path, **changes: Any) -> tuple[Said, set[int]]:
-    """What the engine says to each prompt, and the factor sets where it accepted a draft; ``changes`` go to ``engine``."""
-    llm = engine(folder, speculative_config=SPECULATIVE, **changes)
-    found = watch(llm.llm_engine.engine_core.engine_core.scheduler)
-    return run(llm, prompts(LENGTHS, vocabulary=16), greedy(50)), found.accepting_sets
+def _speculate(
+    token_lists: list[list[int]], params: SamplingParams, *args: Any, **changes: Any
+) -> tuple[Said, set[int]]:
+    llm = engine(*args, speculative_config=SPECULATIVE, **changes)
+    found = watch(scheduler_of(llm))
+    return run(llm, token_lists, params), found.accepting_sets
+
+
+def speculate(*args: Any, **changes: Any) -> tuple[Said, set[int]]:
+    """What an engine says to prompts, and the factor sets where it accepted a draft.
+
+    Takes the prompts, their parameters, and what :func:`~tests.exactness.engines.engine` takes.
+    """
+    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
+        return pool.submit(_speculate, *args, **changes).result()
 
 
 def check_drafts(folder: Path, **changes: Any) -> None:
-    """Run :func:`speculate` in a process of its own and compare with the reference."""
-    with ProcessPoolExecutor(1, mp_context=Context()) as pool:
-        answers, accepted = pool.submit(speculate, folder, **changes).result()
-    reference = Reference.load(folder)
-    for prompt, (tokens, log_probs) in zip(prompts(LENGTHS, vocabulary=16), answers, strict=True):
+    token_lists, reference = prompts(LENGTHS, vocabulary=16), Reference.load(folder)
+    answers, accepted = speculate(token_lists, greedy(50), folder, **changes)
+    for prompt, (tokens, log_probs) in zip(token_lists, answers, strict=True):
         reference.check(prompt, tokens, log_probs)
     assert accepted == {0, 1}
 

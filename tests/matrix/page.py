@@ -19,20 +19,10 @@ REFERENCES = {
 _FIELD = re.compile(r"^\w+: (?:\d+: )?")
 
 
-def write(root: Path, results: Mapping[str, Line]) -> None:
-    """Write the tables of :data:`PAGE` anew in the project's folder."""
-    page = root / PAGE
-    page.write_text(written(page.read_text(encoding="utf-8"), results), encoding="utf-8")
-
-
-def written(page: str, results: Mapping[str, Line]) -> str:
-    """The page with its tables as the results have them.
-
-    Raises:
-        KeyError: for a table that there is not.
-    """
+def tables(results: Mapping[str, Line]) -> made.Tables:
+    """The page's tables, by their names, as the results have them."""
     lines = [results[name] for name in sorted(results, key=str.lower)]
-    tables: made.Tables = {
+    return {
         "totals": lambda: _totals(lines),
         "exact": lambda: _exact(lines),
         "refused": lambda: _reasons(lines, REFUSED),
@@ -42,7 +32,6 @@ def written(page: str, results: Mapping[str, Line]) -> str:
         "no-checkpoint": lambda: _reasons(lines, NO_CHECKPOINT),
         "without": lambda: _without(),
     }
-    return made.written(page, "docs-models", tables)
 
 
 def _totals(lines: Sequence[Line]) -> str:

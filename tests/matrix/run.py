@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from tests.docs.made import write
 from tests.matrix import page
 from tests.matrix.recipe import architectures, rotating
 from tests.matrix.results import CHECKPOINT, ENDED, RESULTS, Line, read, store
@@ -43,11 +44,10 @@ def main() -> int:
             again = {name for name, each in known.items() if each["verdict"] in args.verdict}
             names = args.only or [name for name in names if name in again or name not in known]
             fill(RESULTS, names, Processes(args.limit, args.logs), jobs=args.jobs)
-        page.write(Path(), read(RESULTS))
+        write(page.PAGE, "docs-models", page.tables(read(RESULTS)))
     except KeyboardInterrupt:
         print("docs-models: interrupted; the same command resumes", file=sys.stderr)
         return 130
-    print(f"docs-models: wrote {page.PAGE}")
     return 0
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.docs.made import written
 from tests.docs.pages import ROOT
 from tests.matrix import page
 from tests.matrix.recipe import RECIPES, WITHOUT_ROTATION, architectures, rotating
@@ -51,7 +52,7 @@ def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
 
 
 def test_the_page_shows_the_results() -> None:
-    assert page.written(TEXT, read(ROOT / RESULTS)) == TEXT
+    assert written(TEXT, "docs-models", page.tables(read(ROOT / RESULTS))) == TEXT
 
 
 def test_every_result_says_what_was_compared_or_why_not() -> None:
@@ -72,7 +73,7 @@ def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
         "reason": "a new reason",
         "stock": stock,
     }
-    refused = page.written(TEXT, read(ROOT / RESULTS) | {"NewForCausalLM": line})
+    refused = written(TEXT, "docs-models", page.tables(read(ROOT / RESULTS) | {"NewForCausalLM": line}))
     row = f"| `NewForCausalLM` | a new reason | {stock.partition(':')[0]} |"
     assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
 

@@ -5,6 +5,7 @@ a shadow of the paged cache. So a request in the wrong set, a key of another set
 token lost, repeated or out of order all show.
 """
 
+import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -121,8 +122,9 @@ MODES = {
 
 
 def drawing(count: int, **more: Any) -> settings:
-    """Settings of a property test over engines, each of whose examples starts one."""
-    return settings(max_examples=count, suppress_health_check=[HealthCheck.function_scoped_fixture], **more)
+    """Settings of a property test over engines: all its examples in ``make test-full`` (``ALL_EXAMPLES``), else a third."""
+    values = {"max_examples": count if os.environ.get("ALL_EXAMPLES") else count // 3}
+    return settings(**values | {"suppress_health_check": [HealthCheck.function_scoped_fixture]} | more)
 
 
 def engine_config(folder: Path, mode: Mode) -> VllmConfig:
@@ -218,6 +220,11 @@ class Engine:
     def finish(self) -> None:
         while self.scheduler.has_requests():
             self.step()
+
+    def check_empty(self) -> None:
+        """Nothing is left of any request, and every block is free again."""
+        assert not self.scheduler.requests and not self.scheduler.placements and not self.scheduler.has_requests()
+        assert self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == self.free
 
     def step(self, throttle_prefills: bool = False) -> None:
         """As ``vllm.v1.engine.core.EngineCore.step_with_batch_queue``: plan while the queue has room, then take a result."""

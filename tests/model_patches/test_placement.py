@@ -47,11 +47,16 @@ class Processor:
 def upstream(self: Any, request_id: str, prompt: list[int], params: Any) -> Any:
     """As ``InputProcessor.process_inputs``: the parameters are copied, and a missing limit is filled in."""
     params = params.clone()
-    sampling = isinstance(params, SamplingParams)
-    if sampling and params.max_tokens is None:
+    if isinstance(params, SamplingParams) and params.max_tokens is None:
         params.max_tokens = 64 - len(prompt)
-    both = {"sampling_params": params if sampling else None, "pooling_params": None if sampling else params}
-    return SimpleNamespace(request_id=request_id, prompt_token_ids=prompt, prompt_embeds=None, cache_salt=None, **both)
+    return message(params, request_id=request_id, prompt_token_ids=prompt, prompt_embeds=None)
+
+
+def message(params: Any, *, cache_salt: str | None = None, **fields: Any) -> Any:
+    """What an engine client sends."""
+    kinds = {"sampling_params": SamplingParams, "pooling_params": PoolingParams}
+    both = {field: params if isinstance(params, kind) else None for field, kind in kinds.items()}
+    return SimpleNamespace(cache_salt=cache_salt, **both, **fields)
 
 
 @given(st.integers(0, 64))
@@ -111,13 +116,10 @@ def test_a_request_carries_its_placement(params: Any) -> None:
     made = place(ENGINE, 9, limit=3, policy="reserve", client_salt="alice")
     carrying = made.carried_by(params)
     assert getattr(params, "extra_args", None) == ({"a": 1} if isinstance(params, SamplingParams) else None)
-    sampling = isinstance(params, SamplingParams)
-    both = {"sampling_params": carrying if sampling else None, "pooling_params": None if sampling else carrying}
-    message = SimpleNamespace(request_id="r", cache_salt=made.salt, **both)
-    assert placement_of(message) == made and carried_index(message) == made.index
-    message.sampling_params, message.pooling_params = (params, None) if sampling else (None, params)
+    sent = message(carrying, request_id="r", cache_salt=made.salt)
+    assert placement_of(sent) == made and carried_index(sent) == made.index
     with pytest.raises(FactorError, match="request r: no factor set was chosen for it"):
-        placement_of(message)
+        placement_of(message(params, request_id="r"))
 
 
 @pytest.mark.parametrize("default", ["length", "reserve"])

@@ -16,7 +16,6 @@ from ropeswitch.factors.factor_set import FactorError
 from ropeswitch.model_patches.switch.engine.scheduler import LadderSchedulerOutput
 from ropeswitch.model_patches.switch.placement import place
 from tests.exactness.batches import full_but
-from tests.examples import examples
 from tests.model_patches.hash_engine import LADDER, MODES, VOCABULARY, Engine, Start, drawing, expected
 from tests.model_patches.hash_tier import HashTier
 
@@ -39,7 +38,10 @@ REQUESTS = st.lists(
 
 
 def play(
-    engine: Engine, requests: list[Any], before_step: Callable[[int], None], throttled: Container[int] = ()
+    engine: Engine,
+    requests: list[Any],
+    before_step: Callable[[int], object] = lambda now: None,
+    throttled: Container[int] = (),
 ) -> None:
     """Add and abort the requests at their steps until the engine is idle; every token is right, and every block free again.
 
@@ -67,8 +69,12 @@ def play(
         want, generated = expected(texts[text][:length], count, *asked), engine.generated[str(number)]
         assert generated == want[: len(generated)]
         assert len(generated) == count or str(number) in aborted
-    assert not scheduler.requests and not scheduler.placements
-    assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+    engine.check_empty()
+
+
+def resetting(engine: Engine, reset: int | None) -> Callable[[int], object]:
+    """Resets the prefix cache before that step."""
+    return lambda now: now == reset and engine.scheduler.reset_prefix_cache(reset_running_requests=True)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -78,18 +84,13 @@ def play(
     reset=st.sampled_from([None, None, *range(1, 30)]),
     throttled=st.sampled_from([set(), set(range(0, 60, 2)), set(range(60))]),
 )
-@drawing(examples(45))
+@drawing(45)
 def test_every_token_in_its_set(
     start: Start, mode: str, requests: list[Any], blocks: int, reset: int | None, throttled: set[int]
 ) -> None:
     """Random arrivals, lengths, crossings, rejections, preemptions, aborts and cache resets, in every mode."""
     engine = start(mode, blocks)
-
-    def before_step(now: int) -> None:
-        if now == reset:
-            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-
-    play(engine, requests, before_step, throttled)
+    play(engine, requests, resetting(engine, reset), throttled)
 
 
 TIERS = st.builds(
@@ -108,7 +109,7 @@ TIERS = st.builds(
     tier=TIERS,
     resets=st.dictionaries(st.integers(1, 30), st.booleans(), max_size=3),
 )
-@drawing(20, phases=(Phase.reuse, Phase.generate))
+@drawing(20, max_examples=20, phases=(Phase.reuse, Phase.generate))
 def test_every_token_in_its_set_with_a_tier(
     start: Start, mode: str, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
 ) -> None:
@@ -179,7 +180,7 @@ SESSION_MODES = [name for name, mode in MODES.items() if not mode.reads_ahead an
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )
-@drawing(examples(30))
+@drawing(30)
 def test_a_streaming_session_moves_up_as_its_prompt_grows(
     start: Start, mode: str, turns: list[tuple[int, int]], blocks: int
 ) -> None:
@@ -207,8 +208,7 @@ def test_a_streaming_session_moves_up_as_its_prompt_grows(
     engine.scheduler.finish_requests("s", RequestStatus.FINISHED_ABORTED)
     engine.step()
     engine.step()
-    assert not engine.scheduler.placements
-    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+    engine.check_empty()
 
 
 @pytest.mark.parametrize("mode", ["v1", "v2-async"])

@@ -1,7 +1,6 @@
 """The next set's keys in the background: the switch finds them, nothing else is disturbed, and nothing is left behind."""
 
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -46,25 +45,29 @@ class Watched(Engine):
 
 
 @pytest.fixture
-def watched(start: Start) -> Start:
-    return partial(start, kind=Watched)
+def streaming(start: Start) -> Start:
+    """Starts engines with a request that crosses three limits."""
+
+    def start_engine(name: str, *args: Any, **changes: Any) -> Watched:
+        engine = start(name, *args, kind=Watched, **changes)
+        engine.add("stream", PROMPT, 45)
+        return engine
+
+    return start_engine
 
 
-def test_a_switch_computes_only_the_last_tokens(watched: Start) -> None:
-    engine = watched("v1")
-    engine.add("stream", PROMPT, 45)
+def test_a_switch_computes_only_the_last_tokens(streaming: Start) -> None:
+    engine = streaming("v1")
     engine.run(120)
     assert engine.generated["stream"] == expected(PROMPT, 45)
     # From 10 to 11 tokens, to 22 and to 34; the first comes too soon after the start to be prepared.
     assert len(engine.switches) == 3 and all(count <= 2 * BLOCK for count in engine.switches[1:]), engine.switches
     assert engine.ahead > 20
-    assert not engine.scheduler.requests
-    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+    engine.check_empty()
 
 
-def test_no_step_is_much_longer_for_it(watched: Start) -> None:
-    engine = watched("v1")
-    engine.add("stream", PROMPT, 45)
+def test_no_step_is_much_longer_for_it(streaming: Start) -> None:
+    engine = streaming("v1")
     ends = []
     for _ in range(60):
         engine.step()
@@ -77,20 +80,17 @@ def test_no_step_is_much_longer_for_it(watched: Start) -> None:
 
 @pytest.mark.parametrize("name", ["v1", "v2-async", "v2-async-pipeline"])
 @pytest.mark.parametrize("after", range(2, 40, 3))
-def test_it_ends_with_its_stream(watched: Start, name: str, after: int) -> None:
-    engine = watched(name)
-    engine.add("stream", PROMPT, 45)
+def test_it_ends_with_its_stream(streaming: Start, name: str, after: int) -> None:
+    engine = streaming(name)
     engine.run(after)
     engine.scheduler.finish_requests("stream", RequestStatus.FINISHED_ABORTED)
     engine.run(6)
-    assert not engine.scheduler.requests and not engine.scheduler.has_requests()
-    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+    engine.check_empty()
 
 
-def test_it_gives_way_to_whoever_waits(watched: Start) -> None:
+def test_it_gives_way_to_whoever_waits(streaming: Start) -> None:
     """A request that waits has its prefill in the next step, and the internal one has no token in it."""
-    engine = watched("v1")
-    engine.add("stream", PROMPT, 45)
+    engine = streaming("v1")
     while not engine.internal:
         engine.step()
     engine.add("short", [4, 3, 2, 1], 3)
@@ -99,9 +99,9 @@ def test_it_gives_way_to_whoever_waits(watched: Start) -> None:
 
 
 @pytest.mark.parametrize(("name", "prompt"), [("v1-ngram", [1] * 6), ("v2-async-ngram", PROMPT)])
-def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(watched: Start, name: str, prompt: list[int]) -> None:
+def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(start: Start, name: str, prompt: list[int]) -> None:
     """A chunk must have more tokens than a step has drafts; the switch computes those that are left."""
-    engine, lacking = watched(name), []
+    engine, lacking = start(name), []
     assert isinstance(engine.scheduler, LengthAwareScheduler)
     engine.add("stream", prompt, 40)
     for _ in range(120):
@@ -116,19 +116,17 @@ def test_it_ends_when_it_lacks_too_few_tokens_for_a_chunk(watched: Start, name: 
     assert not engine.scheduler.requests
 
 
-def test_it_is_off_without_a_prefix_cache(watched: Start) -> None:
-    engine = watched("v1", prefix_caching=False)
-    engine.add("stream", PROMPT, 45)
+def test_it_is_off_without_a_prefix_cache(streaming: Start) -> None:
+    engine = streaming("v1", prefix_caching=False)
     for _ in range(120):
         engine.step()
         assert not engine.internal
     assert engine.generated["stream"] == expected(PROMPT, 45)
 
 
-def test_a_stream_with_an_image_has_none(watched: Start) -> None:
+def test_a_stream_with_an_image_has_none(streaming: Start) -> None:
     """The internal request would have the image's placeholder tokens but not the image."""
-    engine = watched("v1")
-    engine.add("stream", PROMPT, 45)
+    engine = streaming("v1")
     engine.step()
     stream = engine.scheduler.requests["stream"]
     stream.mm_features = [MultiModalFeatureSpec(None, "image", "hash", PlaceholderRange(1, 2))]
@@ -142,10 +140,9 @@ def test_a_stream_with_an_image_has_none(watched: Start) -> None:
     assert engine.internal
 
 
-def test_it_holds_no_more_than_its_part_of_the_memory(watched: Start) -> None:
+def test_it_holds_no_more_than_its_part_of_the_memory(streaming: Start) -> None:
     """Half of 17 blocks is not enough for a stream of 32 tokens and more."""
-    engine, seen = watched("v1", 17), False
-    engine.add("stream", PROMPT, 45)
+    engine, seen = streaming("v1", 17), False
     for _ in range(120):
         engine.step()
         seen = seen or bool(engine.internal)
@@ -156,11 +153,10 @@ def test_it_holds_no_more_than_its_part_of_the_memory(watched: Start) -> None:
     assert engine.generated["stream"] == expected(PROMPT, 45)
 
 
-def test_counts_of_requests_leave_it_out(watched: Start) -> None:
-    engine = watched("v1")
+def test_counts_of_requests_leave_it_out(streaming: Start) -> None:
+    engine = streaming("v1")
     engine.scheduler.log_stats = engine.scheduler.kv_cache_manager.log_stats = True
     engine.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
-    engine.add("stream", PROMPT, 45)
     seen = False
     for _ in range(40):
         engine.step()
@@ -173,9 +169,8 @@ def test_counts_of_requests_leave_it_out(watched: Start) -> None:
 
 @pytest.mark.parametrize("name", ["v1", "v2-async"])
 @pytest.mark.parametrize("state", [PauseState.PAUSED_NEW, PauseState.PAUSED_ALL])
-def test_a_pause_does_not_lose_the_stream(watched: Start, name: str, state: PauseState) -> None:
-    engine = watched(name)
-    engine.add("stream", PROMPT, 45)
+def test_a_pause_does_not_lose_the_stream(streaming: Start, name: str, state: PauseState) -> None:
+    engine = streaming(name)
     while not engine.internal:
         engine.step()
     engine.scheduler.set_pause_state(state)
@@ -183,5 +178,4 @@ def test_a_pause_does_not_lose_the_stream(watched: Start, name: str, state: Paus
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     engine.run(120)
     assert engine.generated["stream"] == expected(PROMPT, 45)
-    assert not engine.scheduler.requests
-    assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.free
+    engine.check_empty()

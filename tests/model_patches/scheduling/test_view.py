@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from ropeswitch.model_patches.scheduling.engine import StepView
 from ropeswitch.model_patches.scheduling.next_set import NextSetPrefill
@@ -14,33 +14,10 @@ from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
 from ropeswitch.model_patches.switch.engine import scheduler as switch_scheduler
 from ropeswitch.model_patches.switch.engine.scheduler import LadderScheduler
 from tests.exactness.batches import full_but
-from tests.examples import examples
-from tests.model_patches.hash_engine import LADDER, MODES, Engine, Start, drawing
+from tests.model_patches.hash_engine import LADDER, MODES, Start, drawing
+from tests.model_patches.test_scheduler_properties import REQUESTS, play, resetting
 
 pytestmark = pytest.mark.usefixtures("looks_at_every_step")
-REQUESTS = st.lists(
-    st.tuples(
-        st.integers(1, 40),  # prompt length
-        st.integers(1, 23),  # tokens to generate
-        st.sampled_from([None, None, None, *LADDER.names]),
-        st.integers(0, 12),  # arrives at this step
-        st.sampled_from([None, None, *range(1, 30)]),  # is aborted at this step
-    ),
-    min_size=1,
-    max_size=7,
-)
-
-
-def run(engine: Engine, requests: list[Any], reset: int | None) -> None:
-    for now in range(90):
-        for number, (length, count, forced, arrives, leaves) in enumerate(requests):
-            if arrives == now:
-                engine.add(str(number), [1 + i % 4 for i in range(length)], count, forced, None)
-            if leaves == now and str(number) in engine.scheduler.requests:
-                engine.scheduler.finish_requests(str(number), RequestStatus.FINISHED_ABORTED)
-        if reset == now:
-            engine.scheduler.reset_prefix_cache(reset_running_requests=True)
-        engine.step()
 
 
 def recount(scheduler: LadderScheduler, background: Request | None) -> tuple[list[Request], Load]:
@@ -62,7 +39,7 @@ LENGTH_AWARE = [name for name, mode in MODES.items() if mode.length_aware]
 
 @pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), LENGTH_AWARE))
 @given(requests=REQUESTS, blocks=st.integers(17, 40), reset=st.sampled_from([None, None, *range(1, 30)]))
-@drawing(examples(40))
+@drawing(40)
 def test_the_view_is_a_recount(start: Start, mode: str, requests: Any, blocks: int, reset: int | None) -> None:
     engine = start(mode, blocks)
     scheduler = engine.scheduler
@@ -87,13 +64,14 @@ def test_the_view_is_a_recount(start: Start, mode: str, requests: Any, blocks: i
         assert scheduler.length_aware._flights[-1][2] == expected
 
     scheduler.length_aware.after_planning = after_planning  # type: ignore[method-assign]
-    run(engine, requests, reset)
+    play(engine, requests, resetting(engine, reset))
 
 
 def test_what_is_kept_of_finished_requests_goes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch_scheduler, "MOST_STEPS", 8)
     engine = start("v2-async", 40)
-    run(engine, [(30, 20, None, 0, None), (4, 20, None, 0, 5), (20, 9, None, 2, None)], None)
+    anything = (0, (None, None), None)
+    play(engine, [(30, 20, *anything, 0, None), (4, 20, *anything, 0, 5), (20, 9, *anything, 2, None)])
     scheduler = engine.scheduler
     assert isinstance(scheduler, LengthAwareScheduler)
     assert not scheduler.requests and not scheduler._draining and not scheduler._moved_up
@@ -106,7 +84,7 @@ def test_what_is_kept_of_finished_requests_goes(start: Start, monkeypatch: pytes
 
 @pytest.mark.parametrize("mode", ["v1", "v2-async"])
 @given(requests=REQUESTS, blocks=st.integers(17, 60))
-@drawing(examples(40))
+@drawing(40)
 def test_the_filter_loses_no_request_that_is_due(start: Start, mode: str, requests: Any, blocks: int) -> None:
     """All running requests that a full look finds due are among the near ones."""
     engine = start(mode, blocks)
@@ -120,7 +98,7 @@ def test_the_filter_loses_no_request_that_is_due(start: Start, mode: str, reques
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(NextSetPrefill, "_near", check)
-        run(engine, requests, None)
+        play(engine, requests)
 
 
 def test_the_engine_s_config_is_not_written(start: Start) -> None:
