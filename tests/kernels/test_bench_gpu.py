@@ -1,6 +1,5 @@
 """`make bench-gpu` off a GPU: what it counts, prints and refuses, and its rotations on a tiny shape in the interpreter."""
 
-import re
 
 import pytest
 import torch
@@ -8,7 +7,7 @@ import torch
 pytest.importorskip("triton", reason="Triton has no build for this machine")
 
 from ropeswitch.loadtests.bench.gpu_rotations import Model, Step, Work, rotations, stock
-from ropeswitch.loadtests.bench.kernel import Result, main, measure_shape, table, verdict
+from ropeswitch.loadtests.bench.kernel import Result, main, measure_shape, table
 
 TINY = Model("tiny", 4, 2, 64, 32)
 
@@ -61,10 +60,7 @@ def test_a_wrong_rotation_is_not_timed(device: torch.device) -> None:
     assert work.worst_error(stock(work, compiled=False)) < 0.01
 
 
-def test_what_is_slower_than_its_target_is_named() -> None:
-    for ours, theirs, outcomes in ((1.0, 3.0, ("met", "met", "met")), (1.2, 1.5, ("NOT met", "met", "NOT met"))):
-        lines = verdict(results(ours, theirs))
-        assert tuple(re.split(r"target [\d.]+ ", line)[1] for line in lines) == outcomes
+def test_the_table_has_a_row_for_each_result() -> None:
     assert len(table(results(1.0, 3.0)).splitlines()) == 6
 
 
