@@ -1,7 +1,7 @@
 """A KV cache that is full for minutes: requests wait and are computed again, and every answer is the one it is alone."""
 
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.faults.beside import asked, unharmed
 from tests.faults.conftest import FLAGS
 from tests.faults.state import metrics, settle
 from tests.passkey_tiny import SERVED
-from tests.server.running import Server, running
+from tests.server.running import running
 
 # One and a half sequences of the longest.
 CACHE = ["--kv-cache-memory-bytes", str(3 << 20)]
@@ -21,22 +21,17 @@ BODIES = tuple(
 )
 
 
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(tmp_path_factory.mktemp("crowded"), *SERVED, *FLAGS, *CACHE) as started:
-        yield started
-
-
 @pytest.mark.full
-def test_a_full_cache_changes_no_answer_and_loses_no_request(crowded: Server) -> None:
+def test_a_full_cache_changes_no_answer_and_loses_no_request(tmp_path: Path) -> None:
     usage: list[float] = []
-    with unharmed(crowded, BODIES, CLIENTS):
-        before = metrics(crowded)
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            time.sleep(0.5)
-            usage.append(metrics(crowded)["vllm:kv_cache_usage_perc"])
-    settle(crowded)
-    after = metrics(crowded)
+    with running(tmp_path, *SERVED, *FLAGS, *CACHE) as crowded:
+        with unharmed(crowded, BODIES, CLIENTS):
+            before = metrics(crowded)
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                time.sleep(0.5)
+                usage.append(metrics(crowded)["vllm:kv_cache_usage_perc"])
+        settle(crowded)
+        after = metrics(crowded)
     assert sorted(usage)[len(usage) // 2] > 0.8, "the cache was not full"
     assert after["vllm:num_preemptions_total"] > before["vllm:num_preemptions_total"]

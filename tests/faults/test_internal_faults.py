@@ -43,7 +43,7 @@ def test_one_request_fails_inside(faulty: Server, fault: str, stream: bool) -> N
     assert SECRET not in answer.text
     settle(faulty)
     name = "ropeswitch_requests_total{error}"
-    assert metrics(faulty)[name] - before.get(name, 0) == 1
+    assert metrics(faulty)[name] - before[name] == 1
     time.sleep(0.5)
     log = faulty.log.read_text()[logged:]
     assert log.count(f"RuntimeError: {SECRET}") == 1, log

@@ -3,14 +3,18 @@
 import asyncio
 import random
 import time
+from collections import Counter
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from tests.faults.beside import unharmed
 from tests.faults.conftest import MODEL
-from tests.faults.state import held, metrics, series, settle
+from tests.faults.state import metrics, settle
+from tests.server.asking import named
+from tests.server.observed import scrape
 from tests.server.running import Server
 
 WARM_UP = 2000
@@ -43,10 +47,10 @@ KINDS: tuple[tuple[int, str, dict[str, Any]], ...] = (
 )
 
 
-async def send(server: Server, count: int, rng: random.Random) -> dict[str, int]:
+async def send(server: Server, count: int, rng: random.Random) -> Counter[str]:
     """Send so many requests, a few at once; of those that would last, and of some others, the clients leave."""
     gate = asyncio.Semaphore(AT_ONCE)
-    fates: dict[str, int] = {}
+    fates: Counter[str] = Counter()
 
     async def one(client: httpx2.AsyncClient) -> None:
         _, path, body = rng.choices(KINDS, [kind[0] for kind in KINDS])[0]
@@ -57,7 +61,7 @@ async def send(server: Server, count: int, rng: random.Random) -> dict[str, int]
                 fate = str(answer.status_code)
             except TimeoutError:
                 fate = "left"
-        fates[fate] = fates.get(fate, 0) + 1
+        fates[fate] += 1
 
     # The server closes a connection that was idle for 5 s, which may be when a request is on its way.
     limits = httpx2.Limits(keepalive_expiry=2)
@@ -72,27 +76,32 @@ def test_ten_thousand_requests_harm_no_other_client_and_leave_nothing(server: Se
     for _, path, body in KINDS:
         server.post(path, body | {"model": MODEL})
     asyncio.run(send(server, WARM_UP, rng))
-    before, counted, lines = at_rest(server), metrics(server), series(server)
-    fates: dict[str, int] = {}
+    before, counted, samples = at_rest(server), metrics(server), scrape(server, "").keys()
+    fates: Counter[str] = Counter()
     for _ in range(ROUNDS):
         with unharmed(server):
-            found = asyncio.run(send(server, (REQUESTS - WARM_UP) // ROUNDS, rng))
-        fates = {fate: fates.get(fate, 0) + found.get(fate, 0) for fate in fates | found}
+            fates += asyncio.run(send(server, (REQUESTS - WARM_UP) // ROUNDS, rng))
     assert set(fates) == {"200", "400", "404", "left"} and fates["left"] > 300, fates
     after = at_rest(server)
     for name in before:
         grown = [now - then for now, then in zip(after[name], before[name], strict=True)]
         assert all(more <= most for more, most in zip(grown, MOST_GROWTH, strict=True)), (name, grown)
     # What is seen for the first time may add a few; with each request one more would be thousands.
-    assert len(series(server) - lines) <= FEW, sorted(series(server) - lines)
+    assert len(more := scrape(server, "").keys() - samples) <= FEW, more
     ended = metrics(server)
-    moved = {name: ended.get(name, 0) - counted.get(name, 0) for name in map(OUTCOMES.format, ("error", "abort"))}
-    assert not any(moved.values()), moved
-    assert ended[left := OUTCOMES.format("disconnect")] - counted.get(left, 0) > 300
+    error, abort, left = (
+        ended[name] - counted[name] for name in map(OUTCOMES.format, ("error", "abort", "disconnect"))
+    )
+    assert error == abort == 0 and left > 300
 
 
 def at_rest(server: Server) -> dict[str, tuple[int, int, int]]:
-    """What the processes hold when no request is in hand and the sockets of clients that left are closed."""
+    """Resident memory in bytes, open files and threads of the API server, the engine and its worker.
+
+    When no request is in hand and the sockets of clients that left are closed.
+    """
     settle(server)
     time.sleep(2)
-    return held(server)
+    held = {"api": psutil.Process(server.process.pid)}
+    held |= {title: named(server, title)[0] for title in ("VLLM::EngineCore", "VLLM::Worker")}
+    return {name: (each.memory_info().rss, each.num_fds(), each.num_threads()) for name, each in held.items()}

@@ -3,12 +3,10 @@
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from http.client import IncompleteRead
 from typing import Any
 
+import httpx2
 import psutil
 
 from tests.server.running import Server
@@ -29,9 +27,7 @@ class Asking(threading.Thread):
 
     def __init__(self, server: Server, body: dict[str, Any], path: str = "/v1/completions") -> None:
         super().__init__(daemon=True)
-        self.request = urllib.request.Request(
-            server.url + path, json.dumps(body).encode(), {"content-type": "application/json"}
-        )
+        self.url, self.body = server.url + path, body
         self.status = 0
         self.lines: list[str] = []
         self.ended = 0.0
@@ -40,18 +36,11 @@ class Asking(threading.Thread):
 
     def run(self) -> None:
         try:
-            with urllib.request.urlopen(self.request, timeout=120) as response:
-                self.status = response.status
-                # Lines by themselves would not tell a stream that broke from one that ended.
-                rest = b""
-                while part := response.read1(65536):
-                    *lines, rest = (rest + part).split(b"\n")
-                    self.lines += [line.decode().strip() for line in lines]
-                self.lines += [rest.decode()] if rest else []
-        except urllib.error.HTTPError as error:
-            self.status = error.code
-            self.lines.append(error.read().decode())
-        except (OSError, IncompleteRead) as error:
+            with httpx2.stream("POST", self.url, json=self.body, timeout=120) as response:
+                self.status = response.status_code
+                for line in response.iter_lines():
+                    self.lines.append(line.strip())
+        except httpx2.HTTPError as error:
             self.broken = error
         self.ended = time.monotonic()
 
@@ -60,10 +49,12 @@ class Asking(threading.Thread):
         """The events of a stream that hold JSON."""
         return [json.loads(line.removeprefix("data: ")) for line in self.lines if line.startswith("data: {")]
 
-    @property
-    def error(self) -> dict[str, Any]:
-        """The error of an answer that is one."""
-        return dict(json.loads(self.lines[0])["error"])
+
+def streaming(server: Server, *bodies: dict[str, Any]) -> list[Asking]:
+    """Streams of which the first tokens have come."""
+    started = [Asking(server, body | {"stream": True}) for body in bodies]
+    wait_until(lambda: all(len(each.events) > 1 for each in started), time.monotonic(), "first tokens", 60)
+    return started
 
 
 def processes(server: Server) -> list[psutil.Process]:
@@ -90,19 +81,3 @@ def not_ready(server: Server) -> bool:
         return server.get("/health/ready").status != 200
     except OSError:
         return True
-
-
-def lose(server: Server, name: str) -> float:
-    """Kill a process; the server must say within seconds that it is not ready, and then leave nothing behind.
-
-    Returns:
-        When the process was killed.
-    """
-    started = processes(server)
-    named(server, name)[0].kill()
-    killed = time.monotonic()
-    wait_until(lambda: not_ready(server), killed, "a server that is not ready")
-    assert server.process.wait(30) != 0
-    _, alive = psutil.wait_procs(started, timeout=60)
-    assert not alive
-    return killed

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from random import SystemRandom
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -58,28 +57,6 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-
-
-def refused(*arguments: str, command: Sequence[str] | None = None) -> str:
-    """Run ``ropeswitch`` with arguments that it must refuse: exit code 2, one line, no traceback anywhere.
-
-    Args:
-        command: See :func:`running`.
-
-    Returns:
-        The message after ``ropeswitch: error:``.
-    """
-    with TemporaryFile() as file:
-        process = _start(arguments, command, {}, file)
-        try:
-            code = process.wait(START_SECONDS)
-        finally:
-            _stop(process)
-        file.seek(0)
-        output = file.read().decode()
-    messages = [line for line in output.splitlines() if line.startswith("ropeswitch: error: ")]
-    assert code == 2 and len(messages) == 1 and "Traceback" not in output, output
-    return messages[0].removeprefix("ropeswitch: error: ")
 
 
 @dataclass(frozen=True)
@@ -161,30 +138,42 @@ def running(
             processes pass ``PROGRAM``.
         ready: The path that answers 200 once the server is ready.
     """
-    port = free_port()
-    log = folder / "server.log"
-    with log.open("wb") as output:
-        flags = ["serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
-        process = _start(flags, command, variables or {}, output)
-    server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
-    try:
+    port, log = free_port(), folder / "server.log"
+    flags = ["serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output, started(flags, output, command, variables) as process:
+        server = Server(f"{'https' if tls else 'http'}://127.0.0.1:{port}", log, process, tls)
         _wait(process, server, ready)
         yield server
-    finally:
-        _stop(process)
 
 
-def _start(
-    arguments: Sequence[str], command: Sequence[str] | None, variables: Mapping[str, str], output: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    env = environment() | dict(variables)
+@contextmanager
+def started(
+    arguments: Sequence[str],
+    output: Any,
+    command: Sequence[str] | None = PROGRAM,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start ``ropeswitch``; end it at the end, and then whatever is left of the session that was started for it."""
+    env = environment() | dict(variables or {})
     # On a GPU, importing the CPU's worker would change torch.
     same = all(env.get(name) == value for name, value in IMPORTED.items())
     if command is None and same and not torch.cuda.is_available():
-        return Forked(arguments, env, output)
-    return subprocess.Popen(
-        [*(command or PROGRAM), *arguments], env=patient(env), stdout=output, stderr=output, start_new_session=True
-    )
+        process: subprocess.Popen[bytes] = Forked(arguments, env, output)
+    else:
+        process = subprocess.Popen(
+            [*(command or PROGRAM), *arguments], env=patient(env), stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes], server: Server, path: str) -> None:
@@ -197,15 +186,3 @@ def _wait(process: subprocess.Popen[bytes], server: Server, path: str) -> None:
                 return
         time.sleep(0.2)
     raise AssertionError(f"no answer after {START_SECONDS} s:\n{server.log.read_text()[-4000:]}")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server, and then whatever is left of the session that was started for it."""
-    process.terminate()
-    try:
-        process.wait(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

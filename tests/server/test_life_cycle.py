@@ -17,12 +17,13 @@ from ropeswitch.server.app.life_cycle import LifeCycle
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import RefusedError
 from tests.passkey_tiny import SERVED
-from tests.server.asking import Asking, wait_until
+from tests.server.asking import Asking, streaming
 from tests.server.front.parts import error_of, parts, server_parts
 from tests.server.running import PROGRAM, Answer, Server, running
 
 FLAGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 30)]
 STREAM: dict[str, Any] = {"model": "passkey-tiny", "prompt": "The", "ignore_eos": True, "stream": True}
+LONG = STREAM | {"max_tokens": 1000}
 
 
 class Engine:
@@ -106,13 +107,6 @@ def refused(server: Server) -> Answer:
     raise AssertionError("new requests are still taken")
 
 
-def streams(server: Server, count: int, tokens: int) -> list[Asking]:
-    """Streams of which the first tokens have come."""
-    started = [Asking(server, STREAM | {"max_tokens": tokens}) for _ in range(count)]
-    wait_until(lambda: all(len(each.lines) > 4 for each in started), time.monotonic(), "first tokens", 60)
-    return started
-
-
 def reason(asking: Asking) -> str:
     """Why a stream ended."""
     asking.join(120)
@@ -126,7 +120,7 @@ def test_it_drains(tmp_path: Path, flags: list[str]) -> None:
     """Probes, new requests and streams, before and after SIGTERM, with one API server and with two."""
     with running(tmp_path, *SERVED, *FLAGS, *flags, "--shutdown-timeout", "120", command=PROGRAM) as server:
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
-        clients = streams(server, 6, 500)
+        clients = streaming(server, *[STREAM | {"max_tokens": 500}] * 6)
         server.process.send_signal(signal.SIGTERM)
         answer = refused(server)
         assert answer.status == 503 and answer.json["error"]["code"] == "server_leaving"
@@ -144,11 +138,11 @@ def test_a_stream_that_waits_is_kept_alive_and_without_time_to_drain_all_are_end
     """As with vLLM's default; here each stream gets a final ``abort``."""
     flags = [*SERVED, *FLAGS, "--max-num-seqs", "1", "--sse-keep-alive-interval", "1"]
     with running(tmp_path, *flags, "--shutdown-timeout", "0") as server:
-        streams(server, 1, 1000)
+        streaming(server, LONG)
         waiting = Asking(server, STREAM)
         waiting.join(120)
         assert waiting.lines[0] == ": keep-alive" and "data: [DONE]" in waiting.lines
-        [cut] = streams(server, 1, 1000)
+        [cut] = streaming(server, LONG)
         server.process.send_signal(signal.SIGTERM)
         assert reason(cut) == "abort" and len(cut.events) < 999
         assert server.process.wait(30) == 0

@@ -32,6 +32,7 @@ RULE = "factors rule yarn --rotary-dim 128 --rope-theta 10000 --original-length 
         (RULE, None),
         ("plan . --gpu A100-80GB --gpus 8", None),
         ("factors check no.json", "factor file 'no.json': "),
+        ("no-such-command", "argument COMMAND: invalid choice: 'no-such-command'"),
         ("serve --ladder nope", "--ladder: 'nope' is unknown; allowed: auto, none, file:PATH"),
     ],
 )

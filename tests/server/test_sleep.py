@@ -4,53 +4,39 @@ A CPU worker keeps its memory; ``tests/exactness/test_sleep.py`` has what a work
 """
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.asking import Asking, wait_until
+from tests.server.asking import Asking, streaming
 from tests.server.checkpoint import WINDOW
-from tests.server.running import ENGINE, Answer, Server, running
+from tests.server.conftest import MODEL
+from tests.server.running import ENGINE, Server, running
 
 # Below, across and above the end of the first set.
 PROMPTS = [[5] * 20, [6] * (WINDOW - 30), [7] * (WINDOW + 30)]
-TOKENS = 700
 
 
-def body(server: Server, prompt: list[int], **changes: Any) -> dict[str, Any]:
-    model = server.get("/v1/models").json["data"][0]["id"]
-    return {"model": model, "prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": True, **changes}
+# Short requests, and long ones that are streamed while the server falls asleep.
+BODIES = [{"model": MODEL, "prompt": each, "max_tokens": 40, "temperature": 0, "ignore_eos": True} for each in PROMPTS]
+LONG = [body | {"max_tokens": 700} for body in BODIES]
 
 
-def texts(answers: list[Answer]) -> list[str]:
-    assert [answer.status for answer in answers] == [200] * len(answers)
-    return [answer.json["choices"][0]["text"] for answer in answers]
-
-
-def streams(server: Server) -> list[Asking]:
-    """A stream of each prompt, with tokens already and more to come."""
-    started = [Asking(server, body(server, prompt, stream=True, max_tokens=TOKENS)) for prompt in PROMPTS]
-    wait_until(lambda: all(len(each.events) > 1 for each in started), time.monotonic(), "first tokens", seconds=60)
-    return started
-
-
-def streamed(asking: Asking) -> str:
-    return "".join(event["choices"][0]["text"] for event in asking.events)
+def texts(server: Server, bodies: list[dict[str, Any]]) -> list[str]:
+    return [server.post("/v1/completions", body).json["choices"][0]["text"] for body in bodies]
 
 
 @pytest.mark.full
 def test_a_server_sleeps_and_wakes(checkpoint: Path, tmp_path: Path) -> None:
     variables = {"VLLM_SERVER_DEV_MODE": "1"}
-    with running(tmp_path, str(checkpoint), *ENGINE, variables=variables) as server:
-        expected = texts([server.post("/v1/completions", body(server, prompt)) for prompt in PROMPTS])
-        whole = texts([server.post("/v1/completions", body(server, prompt, max_tokens=TOKENS)) for prompt in PROMPTS])
+    with running(tmp_path, str(checkpoint), *ENGINE, "--served-model-name", MODEL, variables=variables) as server:
+        expected, whole = texts(server, BODIES), texts(server, LONG)
         for level in (1, 2):
-            before = streams(server)
+            before = streaming(server, *LONG)
             assert server.post(f"/sleep?level={level}&mode=keep", {}).status == 200
             assert server.get("/is_sleeping").json == {"is_sleeping": True}
-            during = [Asking(server, body(server, prompt)) for prompt in PROMPTS]
+            during = [Asking(server, body) for body in BODIES]
             assert server.post("/wake_up?tags=weights", {}).json["status"] == "sleeping"
             assert server.post("/collective_rpc", {"method": "reload_weights"}).status == 200
             assert not any(each.ended for each in (*before, *during))
@@ -59,14 +45,14 @@ def test_a_server_sleeps_and_wakes(checkpoint: Path, tmp_path: Path) -> None:
                 each.join(120)
                 assert each.status == 200 and each.broken is None
             assert [json.loads(each.lines[0])["choices"][0]["text"] for each in during] == expected
-            assert [streamed(each) for each in before] == whole
-            assert texts([server.post("/v1/completions", body(server, prompt)) for prompt in PROMPTS]) == expected
+            streamed = [[event["choices"][0]["text"] for event in each.events] for each in before]
+            assert list(map("".join, streamed)) == whole and texts(server, BODIES) == expected
         # Requests in flight end where nobody asked for them to be kept.
-        cut = streams(server)
+        cut = streaming(server, *LONG)
         assert server.post("/sleep?level=2", {}).status == 200
         assert server.post("/wake_up", {}).json["status"] == "awake"
         for each in cut:
             each.join(120)
             assert any('"finish_reason":"abort"' in line for line in each.lines)
         assert server.post("/reset_prefix_cache", {}).status == 200
-        assert texts([server.post("/v1/completions", body(server, prompt)) for prompt in PROMPTS]) == expected
+        assert texts(server, BODIES) == expected

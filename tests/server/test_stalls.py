@@ -10,10 +10,10 @@ import pytest
 from ropeswitch.server.app import health
 from ropeswitch.server.app.health import EngineWatch
 from tests.passkey_tiny import SERVED
-from tests.server.asking import named, wait_until
+from tests.server.asking import named, streaming, wait_until
 from tests.server.observed import Log
 from tests.server.running import Server, running
-from tests.server.test_life_cycle import FLAGS, reason, streams
+from tests.server.test_life_cycle import FLAGS, LONG, reason
 
 STALL = 2.0
 
@@ -73,7 +73,7 @@ def test_long_steps_make_the_default_longer(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def stop_and_resume(server: Server, title: str) -> None:
-    log, [client] = Log(server), streams(server, 1, 1000)
+    log, [client] = Log(server), streaming(server, LONG)
     [process] = named(server, title)
     process.suspend()
     try:

@@ -24,15 +24,10 @@ BESIDES = (
 )
 
 
-@pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def trace(folder: Path) -> set[str]:
     """The product files of which a function runs, in any process, while a second chat is answered."""
-    folder = tmp_path_factory.mktemp("traced")
     (folder / "on").write_bytes(b"\0")
-    variables = {
-        "PYTHONPATH": str(Path(__file__).with_name("traced")),
-        "ROPESWITCH_TEST_TRACE": str(folder),
-    }
+    variables = {"PYTHONPATH": str(Path(__file__).with_name("traced")), "ROPESWITCH_TEST_TRACE": str(folder)}
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     with running(folder, *ENGINE, "--max-model-len", "1024", command=PROGRAM, variables=variables) as server:
         assert server.post("/v1/chat/completions", chat).status == 200
@@ -52,7 +47,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 @pytest.mark.full
-def test_the_walk_is_short_and_the_page_names_it(traced: set[str]) -> None:
+def test_the_walk_is_short_and_the_page_names_it(tmp_path: Path) -> None:
+    traced = trace(tmp_path)
     assert 20 < len(traced) <= MOST_FILES, "\n".join(sorted(traced))
     section = PAGE.read_text(encoding="utf-8").split("## One request, step by step")[1].split("\n## ")[0]
     named = set(NAME.findall(section))

@@ -1,9 +1,9 @@
 """Dashboards and alerts ask for metrics and labels that the server exposes, and only of the chosen servers."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +21,7 @@ from tests.deploy.monitoring.files import (
     filled,
     rules,
 )  # fmt: skip
+from tests.docs.pages import ROOT, blocks
 
 
 def promtool(*arguments: str | Path) -> None:
@@ -75,9 +76,11 @@ def test_an_alert_says_what_is_wrong_and_has_a_case_where_it_fires_and_one_where
 def test_prometheus_reads_every_rule_and_query_and_the_rules_fire_as_their_cases_say(tmp_path: Path) -> None:
     promtool("check", "rules", "--lint-fatal", ALERTS)
     promtool("test", "rules", RULE_TESTS)
-    records: list[dict[str, Any]] = [
-        {"record": f"q{place}", "expr": filled(asked.query)} for place, asked in enumerate(board_queries())
-    ]
+    examples = "\n".join(block.strip() for block in blocks(ROOT / "docs" / "metrics.md", "text"))
+    page = re.split(r"\n(?=\w)", examples)
+    assert len(page) == 3
+    queries = [*page, *(filled(asked.query) for asked in board_queries())]
+    records = [{"record": f"q{place}", "expr": query} for place, query in enumerate(queries)]
     (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "queries", "rules": records}]}))
     promtool("check", "rules", tmp_path / "rules.yaml")
     assert len(rules()) > len(alerts())

@@ -87,13 +87,18 @@ def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.Captu
         outcome(SystemExit(3))
 
     def fail() -> None:
-        raise RuntimeError("fault")
+        raise ValueError("fault")
 
-    # vLLM's function of this name logs the error itself.
+    # vLLM's function of this name logs the error itself; errors of the other are refusals where they are about values.
     def wait_for_completion_or_failure() -> None:
         fail()
 
-    for serve, tracebacks in ((fail, 1), (wait_for_completion_or_failure, 0)):
+    def create_engine_config() -> None:
+        raise RuntimeError("fault")
+
+    for serve, kind, tracebacks in (
+        (fail, "ValueError", 1), (wait_for_completion_or_failure, "ValueError", 0), (create_engine_config, "RuntimeError", 1)
+    ):  # fmt: skip
         code, [failure] = outcome(serve=serve)
-        assert code == 1 and failure.startswith("error: the server failed: RuntimeError: fault; ")
+        assert code == 1 and failure.startswith(f"error: the server failed: {kind}: fault; ")
         assert capsys.readouterr().err.count("Traceback") == tracebacks

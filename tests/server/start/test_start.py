@@ -8,18 +8,15 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.server.asking import Asking, not_ready, wait_until
-from tests.server.running import PROGRAM, Server, environment, free_port, running
+from tests.server.asking import not_ready, streaming, wait_until
+from tests.server.running import PROGRAM, Server, free_port, running, started
 
-STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True, "stream": True}
+STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True}
 
 
 def lines_of(server: Server) -> list[str]:
@@ -73,8 +70,7 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
 def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[str]) -> None:
     with running(tmp_path, "--enforce-eager", *flags, command=PROGRAM) as server:
         before = len(wait_for_curl(server))
-        asking = Asking(server, STREAM)
-        wait_until(lambda: asking.events != [], time.monotonic(), "the stream begins", 60)
+        [asking] = streaming(server, STREAM)
         interrupt(server)
         waiting = "ropeswitch: waiting up to 25 s for 1 request in flight; Ctrl-C again ends the wait"
         wait_until(lambda: waiting in lines_of(server), time.monotonic(), waiting, 20)
@@ -85,34 +81,15 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
         assert lines_of(server)[before:] == [waiting, "ropeswitch: stopped"]
 
 
-@contextmanager
-def starting(output: Any, port: int, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, which starts; at the end, nothing is left of its session."""
-    command = [*PROGRAM, "serve", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *flags]
-    process = subprocess.Popen(command, env=environment(), stdout=output, stderr=output, start_new_session=True)
-    try:
-        yield process
-    finally:
-        for each in processes(process.pid):
-            each.kill()
-        process.wait()
-
-
-def processes(session: int) -> dict[psutil.Process, str]:
-    """The processes of a session and their command lines."""
-    found = {}
-    for each in psutil.process_iter():
-        with suppress(OSError, psutil.NoSuchProcess):
-            if os.getsid(each.pid) == session and each.status() != psutil.STATUS_ZOMBIE:
-                found[each] = " ".join(each.cmdline())
-    return found
+def arguments(port: int) -> list[str]:
+    return ["serve", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
 
 
 @pytest.mark.full
 def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    with starting(writer, port := free_port(), "--verbose") as process:
+    with started([*arguments(port := free_port()), "--verbose"], writer) as process:
         server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
         wait_until(lambda: not not_ready(server), time.monotonic(), "ready", 200)
         for _ in range(400):
@@ -126,23 +103,10 @@ def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_nothing_outlives_a_command_that_is_killed_while_its_engine_and_worker_start() -> None:
-    with starting(subprocess.DEVNULL, free_port()) as process:
-
-        def spawned() -> int:
-            return sum("spawn_main" in line or "VLLM::" in line for line in processes(process.pid).values())
-
-        wait_until(lambda: spawned() == 2, time.monotonic(), "its children start", 200)
-        process.kill()
-        process.wait()
-        wait_until(lambda: not processes(process.pid), time.monotonic(), "they are gone", 15)
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("when", "end"), [("version", signal.SIGINT), ("starting the engine for", signal.SIGTERM)])
 def test_a_start_that_is_stopped_says_so_alone(tmp_path: Path, when: str, end: signal.Signals) -> None:
     log = tmp_path / "server.log"
-    with log.open("wb") as output, starting(output, free_port()) as process:
+    with log.open("wb") as output, started(arguments(free_port()), output) as process:
         wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), time.monotonic(), when, 200)
         # While vLLM is imported, or its engine's process is.
         time.sleep(3)
