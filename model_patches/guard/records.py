@@ -5,7 +5,6 @@ from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import settings_of
-from ropeswitch.model_patches.switch.models.unsupported import INDEXED_BY_GIVEN
 from ropeswitch.model_patches.switch.releases import LORA_CALLERS, LORA_PRODUCTS
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
@@ -21,7 +20,6 @@ NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 # Key in `CONDITIONS` for engines with that connector.
 NIXL_ONLY = "NIXL"
 # DeepSeek V3.2's sparse attention, of which nothing is replaced.
-SPARSE = "sparse attention on GPUs"
 DSA = "vllm.models.deepseek_v32"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
@@ -41,10 +39,6 @@ def _has_nixl(vllm_config: Any) -> bool:
     return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
 
 
-def _has_sparse_attention(vllm_config: Any) -> bool:
-    return _on(vllm_config, "cuda") and bool(INDEXED_BY_GIVEN & set(vllm_config.model_config.architectures))
-
-
 # Patched where prompts enter, in the process of the engine client, and so in no worker.
 CLIENTS = "engine clients"
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
@@ -57,20 +51,13 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     CLIENTS: lambda _: True,
     "softmax scales": _scales_softmax,
     NIXL_ONLY: _has_nixl,
-    SPARSE: _has_sparse_attention,
     "decode context parallel on CPUs": lambda config: (
         _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
     ),
 }
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
-DEVICES = {
-    SPARSE: "cuda",
-    "CPUs": "cpu",
-    "V1 runner on CPUs": "cpu",
-    "decode context parallel on CPUs": "cpu",
-    "GPUs": "cuda",
-}
+DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
 
 PATCHES = (
     Patch(
@@ -254,7 +241,7 @@ PATCHES = (
             ),
             "tokens would be rotated by another row than their own",
         ),
-        when=SPARSE,
+        when="GPUs",
     ),
     Patch(
         target=CPU_ATTENTION,

@@ -1,6 +1,5 @@
 """`make bench-gpu` off a GPU: what it counts, prints and refuses, and its rotations on a tiny shape in the interpreter."""
 
-
 import pytest
 import torch
 
