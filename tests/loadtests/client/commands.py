@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ropeswitch.server import cli
+from tests.loadtests.client.scripted import Scripted, serving
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -30,6 +31,13 @@ def loadtest(folder: Path, file: str, url: str, *flags: str, report: bool = Fals
     """Run the command; its results go to ``folder / "out"``."""
     where = ["--out", str(folder / "out")]
     return cli.main(["loadtest", file, "--url", url, *where, *flags, *([] if report else ["--no-report"])])
+
+
+def ran(folder: Path, server: Scripted, *flags: str, code: int = 0, **changes: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The results and the requests of a small workload, with other values for its keys, on a scripted server."""
+    with serving(server):
+        assert loadtest(folder, workload(folder, **changes), server.url, *flags) == code
+    return results(folder), requests(folder)
 
 
 def results(folder: Path) -> Any:

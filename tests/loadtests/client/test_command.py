@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.commands import loadtest, ran, refusal, results, workload
 from tests.loadtests.client.scripted import MODEL, Reply, Scripted, serving
 
 
 def test_every_answer_is_checked_and_counted(tmp_path: Path) -> None:
-    with serving(Scripted(limits=(100, 100_000))) as server:
-        assert loadtest(tmp_path, workload(tmp_path, requests=20), server.url) == 0
-    found = results(tmp_path)
-    lines = requests(tmp_path)
+    found, lines = ran(tmp_path, server := Scripted(limits=(100, 100_000)), requests=20)
     counts = {"completed": 20, "failed": 0, "checked": 20, "correct": 20, "miscounted": 0}
     assert {name: found[name] for name in counts} == counts
     assert [line["counted_prompt_tokens"] for line in lines] == [line["prompt_tokens"] for line in lines]
@@ -34,24 +31,19 @@ def test_a_wrong_answer_and_a_wrong_count_are_told(tmp_path: Path) -> None:
             return Reply(text="It is 123456, or 654321.")
         return Reply(prompt_tokens_off=1 if number == 4 else 0)
 
-    with serving(Scripted(reply)) as server:
-        flags = ["--assert", "correct==1", "--assert", "miscounted==0", "--assert", "failed==0"]
-        assert loadtest(tmp_path, workload(tmp_path), server.url, *flags) == 1
-    found = results(tmp_path)
+    flags = ["--assert", "correct==1", "--assert", "miscounted==0", "--assert", "failed==0"]
+    found, _ = ran(tmp_path, Scripted(reply), *flags, code=1)
     assert (found["checked"], found["correct"], found["wrong"], found["miscounted"]) == (6, 5, 1, 1)
     assert [check["ok"] for check in found["assertions"]] == [False, False, True]
 
 
 def test_requests_are_sent_when_they_are_due_whatever_the_server_does(tmp_path: Path) -> None:
     """The first requests stand still until long after the last one is due: none waits for them."""
-    arrival = {"poisson": {"rate": 50}}
-    with serving(Scripted(lambda number, body: Reply(before=2.0 if number < 5 else 0.0))) as server:
-        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival, requests=40), server.url) == 0
-    lines = requests(tmp_path)
+    scripted = Scripted(lambda number, body: Reply(before=2.0 if number < 5 else 0.0))
+    found, lines = ran(tmp_path, scripted, arrival={"poisson": {"rate": 50}}, requests=40)
     slow = min(line["sent"] + line["ttft"] for line in lines if line["ttft"] >= 2.0)
     assert len(lines) == 40 and all(line["due"] <= line["sent"] < slow for line in lines)
     assert max(line["due"] for line in lines) == pytest.approx(40 / 50)
-    found = results(tmp_path)
     assert found["max_concurrent_requests"] >= 5
     assert found["median_ttft_due_ms"] >= found["median_ttft_ms"]
 
@@ -67,11 +59,8 @@ def test_lateness_is_told_where_the_client_is_held_up(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(sender, "read_events", slow)
     # One second of sends, far longer than the first answer takes: most are due while the loop stands still.
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, workload(tmp_path, arrival={"poisson": {"rate": 20}}, requests=20), server.url) == 0
-    found = results(tmp_path)
-    assert found["max_lateness_ms"] > 150
-    assert found["max_ttft_due_ms"] > 150
+    found, _ = ran(tmp_path, Scripted(), arrival={"poisson": {"rate": 20}}, requests=20)
+    assert found["max_lateness_ms"] > 150 and found["max_ttft_due_ms"] > 150
 
 
 def test_a_storm_of_refusals_ends_it_and_keeps_what_there_was(
@@ -115,14 +104,12 @@ def test_a_server_that_goes_away_ends_it(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_few_failures_are_counted_by_what_went_wrong(tmp_path: Path) -> None:
     replies = [Reply(), Reply(status=400, message="bad"), Reply(cut_after=3), Reply(broken_after=2)]
     replies += [Reply(tokens=0), Reply(before=30.0)]
-    with serving(Scripted(lambda number, body: replies[number])) as server:
-        one = workload(tmp_path, arrival={"closed": {"concurrency": 1}})
-        assert loadtest(tmp_path, one, server.url, "--timeout", "1.5") == 0
-    errors = [(line["status"], line["error"]) for line in requests(tmp_path)]
+    scripted = Scripted(lambda number, body: replies[number])
+    found, lines = ran(tmp_path, scripted, "--timeout", "1.5", arrival={"closed": {"concurrency": 1}})
+    errors = [(line["status"], line["error"]) for line in lines]
     assert "payload" in errors.pop(2)[1].lower()
     said = ["bad", "the engine died", "the stream ended without a token", "no complete answer within 1.5 s"]
     assert errors == [("completed", ""), *(("failed", each) for each in said)]
-    found = results(tmp_path)
     assert (found["completed"], found["failed"]) == (1, 5)
 
 
@@ -145,44 +132,34 @@ def test_a_server_that_refuses_everything_is_not_measured(
 
 def test_answers_are_given_up_where_the_workload_says_so(tmp_path: Path) -> None:
     part = {"kind": "chat", "prompt": 100, "output": 200, "cancel": {"share": 0.5, "after": 3}}
-    file = workload(tmp_path, mix=[part], requests=12, arrival={"closed": {"concurrency": 6}})
-    with serving(Scripted(lambda number, body: Reply(between=0.02))) as server:
-        assert loadtest(tmp_path, file, server.url) == 0
-    lines = requests(tmp_path)
+    server = Scripted(lambda number, body: Reply(between=0.02))
+    found, lines = ran(tmp_path, server, mix=[part], requests=12, arrival={"closed": {"concurrency": 6}})
     given_up = [line for line in lines if line["status"] == "cancelled"]
     assert 0 < len(given_up) < 12
     assert all(3 <= line["output_tokens"] < 200 for line in given_up)
     assert server.left == len(given_up)
-    found = results(tmp_path)
     assert (found["cancelled"], found["completed"], found["failed"]) == (len(given_up), 12 - len(given_up), 0)
 
 
 def test_an_answer_that_fails_before_it_is_given_up_failed(tmp_path: Path) -> None:
     replies = [Reply(broken_after=2), Reply(broken_after=2), Reply(between=0.02)]
     part = {"kind": "chat", "prompt": 100, "output": 200, "cancel": {"share": 1, "after": 10}}
-    one = workload(tmp_path, mix=[part], requests=3, arrival={"closed": {"concurrency": 1}})
-    with serving(Scripted(lambda number, body: replies[number])) as server:
-        assert loadtest(tmp_path, one, server.url) == 2
-    found = [(line["status"], line["error"]) for line in requests(tmp_path)]
-    assert found == [("failed", "the engine died")] * 2 + [("cancelled", "")]
-    assert results(tmp_path)["failed"] == 2
+    scripted, arrival = Scripted(lambda number, body: replies[number]), {"closed": {"concurrency": 1}}
+    found, lines = ran(tmp_path, scripted, code=2, mix=[part], requests=3, arrival=arrival)
+    ends = [(line["status"], line["error"]) for line in lines]
+    assert ends == [("failed", "the engine died")] * 2 + [("cancelled", "")] and found["failed"] == 2
 
 
 @pytest.mark.parametrize("arrival", [{"closed": {"concurrency": 2}}, {"poisson": {"rate": 2}}])
 def test_conversations_end_with_the_seconds(tmp_path: Path, arrival: dict[str, Any]) -> None:
     part = {"kind": "chat", "prompt": 60, "output": 44, "turns": {"count": 20, "grow": 200, "think": 0.4}}
-    with serving(Scripted()) as server:
-        file = workload(tmp_path, mix=[part], requests=2, seconds=1, arrival=arrival)
-        assert loadtest(tmp_path, file, server.url) == 0
-    assert all(line["turn"] <= 2 and line["sent"] < 1.1 for line in requests(tmp_path))
-    assert results(tmp_path)["duration"] < 1.6
+    found, lines = ran(tmp_path, Scripted(), mix=[part], requests=2, seconds=1, arrival=arrival)
+    assert all(line["turn"] <= 2 and line["sent"] < 1.1 for line in lines) and found["duration"] < 1.6
 
 
 def test_whole_answers_have_no_first_token(tmp_path: Path) -> None:
     part = {"kind": "whole", "prompt": 100, "output": 50, "stream": False}
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, workload(tmp_path, mix=[part]), server.url, "--assert", "correct==1") == 0
-    found = results(tmp_path)
+    found, _ = ran(tmp_path, Scripted(), "--assert", "correct==1", mix=[part])
     assert found["completed"] == 6 and found["total_output_tokens"] == 300
     assert found["p99_ttft_ms"] is None and found["p99_itl_ms"] is None and found["p99_e2el_ms"] > 0
 
@@ -190,9 +167,7 @@ def test_whole_answers_have_no_first_token(tmp_path: Path) -> None:
 def test_conversations_grow_turn_by_turn(tmp_path: Path) -> None:
     turns = {"count": 4, "grow": {"uniform": {"min": 40, "max": 90}}}
     part = {"kind": "talk", "prompt": 100, "output": 44, "turns": turns}
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, workload(tmp_path, mix=[part], requests=3), server.url, "--assert", "correct==1") == 0
-    lines = requests(tmp_path)
+    _, lines = ran(tmp_path, server := Scripted(), "--assert", "correct==1", mix=[part], requests=3)
     assert len(lines) == 12
     assert all(line["counted_prompt_tokens"] == line["prompt_tokens"] for line in lines)
     for session in range(3):
@@ -209,12 +184,10 @@ def test_shared_prefixes_are_shared_and_token_ids_are_the_text(tmp_path: Path) -
         {"kind": "text", "prompt": 400, "output": 44, "prefix": {"tokens": 300, "groups": 2}},
         {"kind": "ids", "prompt": 400, "output": 44, "form": "ids", "prefix": {"tokens": 300, "groups": 2}},
     ]
-    file = workload(tmp_path, mix=parts, requests=16, endpoint="completions")
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, file, server.url, "--assert", "correct==1", "--assert", "miscounted==0") == 0
-        rendered = [tuple(server.rendered(body)) for body in server.asked]
-    assert {len(each) for each in rendered} == {400}
-    assert len(set(rendered)) == 16
+    flags = ["--assert", "correct==1", "--assert", "miscounted==0"]
+    ran(tmp_path, server := Scripted(), *flags, mix=parts, requests=16, endpoint="completions")
+    rendered = [tuple(server.rendered(body)) for body in server.asked]
+    assert {len(each) for each in rendered} == {400} and len(set(rendered)) == 16
     assert len({each[:300] for each in rendered}) == 2
     assert {type(body["prompt"]) for body in server.asked} == {str, list}
 
@@ -227,11 +200,9 @@ def test_a_trace_is_replayed_with_its_times_lengths_and_blocks(tmp_path: Path) -
         '{"timestamp": 2000, "input_length": 300, "output_length": 50}\n'
     )
     arrival = {"trace": {"file": str(trace), "speed": 10}}
-    file = workload(tmp_path, arrival=arrival, requests=None, mix=[{"kind": "recorded"}])
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, file, server.url) == 0
-        rendered = {len(ids): ids for ids in map(server.rendered, server.asked)}
-    lines = sorted(requests(tmp_path), key=lambda line: line["due"])
+    _, lines = ran(tmp_path, server := Scripted(), arrival=arrival, requests=None, mix=[{"kind": "recorded"}])
+    rendered = {len(ids): ids for ids in map(server.rendered, server.asked)}
+    lines.sort(key=lambda line: line["due"])
     assert [line["due"] for line in lines] == [0.0, 0.1, 0.2]
     found = [(line["counted_prompt_tokens"], line["output_tokens"]) for line in lines]
     assert found == [(1200, 44), (300, 50), (700, 60)]

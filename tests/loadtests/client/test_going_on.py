@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from ropeswitch.server import cli
-from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.commands import loadtest, ran, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.server.front.certificates import certificate
 from tests.server.running import PROGRAM
@@ -129,9 +129,8 @@ def test_a_server_whose_sets_are_not_there_yet_is_waited_for(tmp_path: Path) -> 
             self.refused += 1
             return web.Response(status=503) if self.refused < 2 else await super()._rope(request)
 
-    with serving(Starting(limits=(500, 1000))) as server:
-        assert loadtest(tmp_path, workload(tmp_path), server.url, "--wait", "10") == 0
-    assert results(tmp_path)["points"][0]["target"]["bands"].keys() == {"0-500"}
+    found, _ = ran(tmp_path, Starting(limits=(500, 1000)), "--wait", "10")
+    assert found["points"][0]["target"]["bands"].keys() == {"0-500"}
 
 
 def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
@@ -147,9 +146,8 @@ def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
 
 
 def test_other_servers_get_no_fields_of_vllms(tmp_path: Path) -> None:
-    with serving(Scripted(card={"owned_by": "someone"})) as server:
-        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
-        assert not any("cache_salt" in body for body in server.asked)
+    ran(tmp_path, server := Scripted(card={"owned_by": "someone"}))
+    assert not any("cache_salt" in body for body in server.asked)
 
 
 def test_the_key_is_sent_and_written_nowhere(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.loadtests.client.commands import loadtest, refusal, requests, results, workload
+from tests.loadtests.client.commands import loadtest, ran, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 from tests.loadtests.client.test_going_on import start, wait_for
 
@@ -39,11 +39,9 @@ def test_a_chunk_that_is_none_fails_its_request_alone(tmp_path: Path, chunk: Any
             events = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (token, chunk))
             return web.Response(body=events)
 
-    with serving(Odd()) as server:
-        assert loadtest(tmp_path, workload(tmp_path), server.url) == 0
-    found = results(tmp_path)
+    found, lines = ran(tmp_path, Odd())
     assert (found["completed"], found["failed"]) == (5, 1)
-    assert [line["error"].partition(":")[0] for line in requests(tmp_path) if line["error"]] == ["ValueError"]
+    assert [line["error"].partition(":")[0] for line in lines if line["error"]] == ["ValueError"]
 
 
 def test_halves_of_characters_do_not_lose_the_report(tmp_path: Path) -> None:
@@ -59,10 +57,8 @@ def test_redirects_are_not_followed(tmp_path: Path) -> None:
     async def elsewhere(self: Any, request: web.Request) -> web.StreamResponse:
         raise web.HTTPTemporaryRedirect("/v1/chat/completions")
 
-    server: Scripted = type("Odd", (Scripted,), {"_complete": elsewhere})()
-    with serving(server):
-        assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
-    assert {line["http_status"] for line in requests(tmp_path)} == {307}
+    _, lines = ran(tmp_path, type("Odd", (Scripted,), {"_complete": elsewhere})(), code=2)
+    assert {line["http_status"] for line in lines} == {307}
 
 
 def test_a_full_disk_ends_a_run_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,29 +84,23 @@ def test_an_interrupted_conversation_that_thinks_ends_at_once(tmp_path: Path) ->
 
 def test_prefixes_are_cut_with_their_prompts(tmp_path: Path) -> None:
     part = [{"kind": "a", "prompt": 5000, "output": 44, "prefix": {"tokens": 4000}}]
-    with serving(Scripted(card={"max_model_len": 300})) as server:
-        flags = ["--longest", "300", "--assert", "correct==1", "--assert", "miscounted==0"]
-        assert loadtest(tmp_path, workload(tmp_path, mix=part), server.url, *flags) == 0
-        rendered = [server.rendered(body) for body in server.asked]
+    flags = ["--longest", "300", "--assert", "correct==1", "--assert", "miscounted==0"]
+    ran(tmp_path, server := Scripted(card={"max_model_len": 300}), *flags, mix=part)
+    rendered = [server.rendered(body) for body in server.asked]
     assert {len(each) for each in rendered} == {256}
     shared = sum(1 for _ in itertools.takewhile(lambda same: len(set(same)) == 1, zip(*rendered, strict=True)))
     assert 100 < shared < 200
 
 
 def test_rates_that_differ_a_little_are_two(tmp_path: Path) -> None:
-    with serving(Scripted()) as server:
-        arrival = {"poisson": {"rate": 1}}
-        flags = ["--rate", "99.99991,99.99992"]
-        assert loadtest(tmp_path, workload(tmp_path, arrival=arrival), server.url, *flags) == 0
-        assert len(server.asked) == 12
+    ran(tmp_path, server := Scripted(), "--rate", "99.99991,99.99992", arrival={"poisson": {"rate": 1}})
+    assert len(server.asked) == 12
 
 
 @pytest.mark.parametrize(("rate", "seconds", "sent"), [(50, 0.1, 5), (26, 0.1, 2), (3, 1 / 3, 1), (300, 0.01, 3)])
 def test_all_that_is_planned_is_due_in_time(tmp_path: Path, rate: float, seconds: float, sent: int) -> None:
-    file = workload(tmp_path, arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
-    with serving(Scripted()) as server:
-        assert loadtest(tmp_path, file, server.url) == 0
-        assert len(server.asked) == sent
+    ran(tmp_path, server := Scripted(), arrival={"poisson": {"rate": rate}}, requests=None, seconds=seconds)
+    assert len(server.asked) == sent
 
 
 def test_a_rate_and_a_time_that_make_no_request_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
