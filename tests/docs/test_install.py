@@ -33,19 +33,3 @@ def test_half_installed_packages_are_forgotten(
     monkeypatch.setitem(install["main"].__globals__, "VENV", tmp_path)
     install["remove_half_installed"]()
     assert [path.name for path in packages.iterdir()] == ["whole-1.0.dist-info"]
-
-
-@pytest.mark.parametrize(("codes", "indexes"), [([0], [False]), ([1, 0], [False, True])])
-def test_torch_comes_from_pytorch_where_pip_has_no_cpu_build(
-    install: dict[str, Any], monkeypatch: pytest.MonkeyPatch, codes: list[int], indexes: list[bool]
-) -> None:
-    calls: list[tuple[str, ...]] = []
-
-    def pip(*arguments: str, must_work: bool = True) -> int:
-        calls.append(arguments)
-        return codes[len(calls) - 1]
-
-    monkeypatch.setitem(install["main"].__globals__, "pip", pip)
-    install["install_torch"]()
-    assert [install["TORCH_INDEX"] in call for call in calls] == indexes
-    assert all("--no-deps" in call and call[-1].startswith("torch==2.13.0+cpu") for call in calls)

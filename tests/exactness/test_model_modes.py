@@ -233,7 +233,7 @@ def start_processes(start_processes: Start, served: Served) -> Start:
     return served.starts(start_processes)
 
 
-@pytest.mark.parametrize(("served", "case", "arguments"), rows(), indirect=["served"])
+@pytest.mark.parametrize(("served", "case", "arguments"), [*rows()], indirect=["served"])
 def test_case(
     request: pytest.FixtureRequest, served: Served, case: Callable[..., None], arguments: dict[str, Any]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +39,10 @@ def is_told(asking: Asking) -> str:
 def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
     """Kill a process while clients are being answered: the server leaves; returns what each of them learnt."""
     streams = [each for each in clients if each.body.get("stream")]
-    wait_until(lambda: all(len(each.lines) > 4 for each in streams), time.monotonic(), "streams that run", 60)
+    wait_until(lambda: all(len(each.lines) > 4 for each in streams), "streams that run", 60)
     started = processes(server)
     named(server, name)[0].kill()
-    wait_until(lambda: not_ready(server), time.monotonic(), "a server that is not ready")
+    wait_until(lambda: not_ready(server), "a server that is not ready")
     assert server.process.wait(30) != 0
     assert not psutil.wait_procs(started, timeout=60)[1]
     for each in clients:
@@ -90,7 +89,7 @@ def test_one_api_server_of_two(tmp_path: Path) -> None:
     with running(tmp_path, *SERVED, *FLAGS, *TWO, "--verbose") as server:
         # The first to be up would have all of them.
         both = "Application startup complete"
-        wait_until(lambda: server.log.read_text().count(both) == 2, time.monotonic(), "two API servers", 60)
+        wait_until(lambda: server.log.read_text().count(both) == 2, "two API servers", 60)
         clients = [Asking(server, STREAM | {"stream": stream}) for stream in (True, False) for _ in range(4)]
         endings = take_away(server, "APIServer", clients)
         assert "broken" in endings, endings

@@ -1,5 +1,7 @@
 """Upstream's fused kernels of DeepSeek's sparse attention, interpreted: row numbers and rows, positions and a table."""
 
+from functools import partial
+
 import pytest
 import torch
 from vllm.models.deepseek_v32.common import kernels
@@ -10,7 +12,7 @@ TOKENS, HEADS, NOPE, ROPE, LATENT, INDEX_HEADS, INDEX, TOPK, BLOCK = 5, 2, 16, 8
 def run(positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> list[torch.Tensor]:
     """What both kernels write for the same tokens: queries, latents, keys, the indexer's queries and both caches."""
     torch.manual_seed(1)
-    randn = lambda *shape: torch.randn(*shape, dtype=torch.bfloat16)  # noqa: E731
+    randn = partial(torch.randn, dtype=torch.bfloat16)
     latents = torch.zeros(3, BLOCK, LATENT + ROPE, dtype=torch.bfloat16)
     keys = torch.zeros(3, BLOCK, INDEX + 4, dtype=torch.uint8)
     slots = torch.tensor([3, 4, 5, 8, 0])

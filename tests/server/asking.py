@@ -53,7 +53,7 @@ class Asking(threading.Thread):
 def streaming(server: Server, *bodies: dict[str, Any]) -> list[Asking]:
     """Streams of which the first tokens have come."""
     started = [Asking(server, body | {"stream": True}) for body in bodies]
-    wait_until(lambda: all(len(each.events) > 1 for each in started), time.monotonic(), "first tokens", 60)
+    wait_until(lambda: all(len(each.events) > 1 for each in started), "first tokens", 60)
     return started
 
 
@@ -67,12 +67,12 @@ def named(server: Server, name: str) -> list[psutil.Process]:
     return [each for each in processes(server) if name in " ".join(each.cmdline())]
 
 
-def wait_until(condition: Callable[[], Any], since: float, what: str, seconds: float = SECONDS) -> float:
-    """Seconds from ``since`` until the condition holds."""
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = SECONDS) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < since + seconds, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.05)
-    return time.monotonic() - since
 
 
 def not_ready(server: Server) -> bool:

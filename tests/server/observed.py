@@ -45,7 +45,7 @@ class Log:
 
     def only(self) -> dict[str, Any]:
         """The one line, when it has come; a second one would have come right after it."""
-        wait_until(self.lines, time.monotonic(), "a line of the log", SECONDS)
+        wait_until(self.lines, "a line of the log", SECONDS)
         time.sleep(0.5)
         [line] = self.lines()
         assert "HTTP/1.1" not in self.text(), "uvicorn logs it too"
@@ -72,5 +72,5 @@ def leave(server: Server, body: dict[str, Any]) -> Moved:
 
 def wait_for(server: Server, before: Found, name: str) -> Moved:
     """How the metrics moved once one of them did."""
-    wait_until(lambda: Moved(before, scrape(server))(name), time.monotonic(), f"{name} moved", 60)
+    wait_until(lambda: Moved(before, scrape(server))(name), f"{name} moved", 60)
     return Moved(before, scrape(server))

@@ -1,7 +1,6 @@
 """Keys, limits and TLS on real servers, as clients meet them."""
 
 import ssl
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,7 +80,7 @@ def test_a_full_class_leaves_the_other(guarded: Server) -> None:
             text = guarded.get("/metrics", authorization=f"Bearer {SCRAPER}").text
             return total(values(text), "ropeswitch_queued_requests", length_class=length_class) == 1
 
-        wait_until(waits, time.monotonic(), f"a {length_class} prompt waits")
+        wait_until(waits, f"a {length_class} prompt waits")
 
     endless = {"ignore_eos": True}
     stream = client.completions.create(model=MODEL, prompt="a", max_tokens=1000, stream=True, extra_body=endless)

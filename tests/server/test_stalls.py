@@ -1,7 +1,6 @@
 """An engine that hangs is noticed, logged and shown by the probes, and so is its recovery."""
 
 import asyncio
-import time
 from functools import partial
 from pathlib import Path
 
@@ -77,17 +76,17 @@ def stop_and_resume(server: Server, title: str) -> None:
     [process] = named(server, title)
     process.suspend()
     try:
-        wait_until(lambda: server.get("/health/ready").status == 503, time.monotonic(), "not ready", 20)
+        wait_until(lambda: server.get("/health/ready").status == 503, "not ready", 20)
         assert server.get("/health/live").status == 200
-        wait_until(lambda: f"has ended no step for {STALL:.0f} s" in log.text(), time.monotonic(), "logged", 5)
-        wait_until(lambda: server.get("/health/live").status == 503, time.monotonic(), "not live", 40)
+        wait_until(lambda: f"has ended no step for {STALL:.0f} s" in log.text(), "logged", 5)
+        wait_until(lambda: server.get("/health/live").status == 503, "not live", 40)
         assert server.get("/health").status == 503
     finally:
         process.resume()
     paths = ("/health/ready", "/health/live", "/health")
-    wait_until(lambda: all(server.get(path).status == 200 for path in paths), time.monotonic(), "ready", 20)
+    wait_until(lambda: all(server.get(path).status == 200 for path in paths), "ready", 20)
     assert reason(client) == "length"
-    wait_until(lambda: "ended a step after" in log.text(), time.monotonic(), "logged", 5)
+    wait_until(lambda: "ended a step after" in log.text(), "logged", 5)
 
 
 @pytest.mark.full

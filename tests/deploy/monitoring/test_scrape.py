@@ -91,7 +91,7 @@ def test_every_query_of_the_dashboard_has_an_answer_and_no_alert_fires_on_a_heal
                 return [float(each["value"][1]) for each in ask("sum(ropeswitch_switches_total)")] == [2]
             return False
 
-        wait_until(switched, time.monotonic(), "two switches", 60)
+        wait_until(switched, "two switches", 60)
         # A rate needs two scrapes.
         deadline = time.monotonic() + 60
         while missing := [asked.where for asked in board_queries() if not ask(filled(asked.query))]:

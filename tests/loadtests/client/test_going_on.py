@@ -3,9 +3,7 @@
 import signal
 import ssl
 import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,6 +11,7 @@ from aiohttp import web
 from ropeswitch.server import cli
 from tests.loadtests.client.commands import loadtest, ran, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
+from tests.server.asking import wait_until
 from tests.server.front.certificates import certificate
 from tests.server.running import PROGRAM
 
@@ -58,13 +57,6 @@ def start(folder: Path, file: str, url: str, *flags: str) -> "subprocess.Popen[b
     return subprocess.Popen([*command, "--no-report", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def wait_for(what: Any, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_an_interrupted_test_keeps_what_it_has_and_is_started_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
@@ -74,7 +66,8 @@ def test_an_interrupted_test_keeps_what_it_has_and_is_started_over(
     with serving(Scripted(lambda count, body: Reply(before=0 if count < 4 or count >= 10 else 60))) as server:
         process = start(tmp_path, file, server.url)
         lines = tmp_path / "out" / "requests.jsonl"
-        wait_for(lambda: len(server.asked) == 10 and lines.exists() and len(lines.read_text().splitlines()) == 4)
+        waiting = lambda: len(server.asked) == 10 and lines.exists() and len(lines.read_text().splitlines()) == 4  # noqa: E731
+        wait_until(waiting, "four answers", 120)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130

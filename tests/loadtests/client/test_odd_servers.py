@@ -13,7 +13,8 @@ from aiohttp import web
 
 from tests.loadtests.client.commands import loadtest, ran, refusal, requests, results, workload
 from tests.loadtests.client.scripted import Reply, Scripted, serving
-from tests.loadtests.client.test_going_on import start, wait_for
+from tests.loadtests.client.test_going_on import start
+from tests.server.asking import wait_until
 
 Handler = Callable[[Any, web.Request], Coroutine[Any, Any, web.StreamResponse]]
 
@@ -75,7 +76,7 @@ def test_an_interrupted_conversation_that_thinks_ends_at_once(tmp_path: Path) ->
     mix = [{"kind": "chat", "prompt": 60, "output": 44, "turns": {"count": 2, "grow": 200, "think": 3600}}]
     with serving(Scripted(lambda number, body: Reply(before=60))) as server:
         process = start(tmp_path, workload(tmp_path, mix=mix), server.url)
-        wait_for(lambda: len(server.asked) == 2)
+        wait_until(lambda: len(server.asked) == 2, "both requests", 120)
         os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130

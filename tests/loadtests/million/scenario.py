@@ -11,7 +11,6 @@ the prefix cache:
 """
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ def _full_blocks(tokens: int) -> int:
 
 def _check_crossing(server: Server, limit: int) -> None:
     """What the server tells of the three requests: one switch, at which the whole sequence was computed under ``long``."""
-    wait_until(lambda: len(_logged(server)) == 3, time.monotonic(), "three lines in the access log")
+    wait_until(lambda: len(_logged(server)) == 3, "three lines in the access log")
     assert [(line["factor_set"], line["later_factor_sets"], line["switches"]) for line in _logged(server)] == [
         ("short", [], 0),
         ("short", ["long"], 1),

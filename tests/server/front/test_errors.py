@@ -157,7 +157,6 @@ async def fail(error: Exception) -> None:
         # The stream has ended before.
         (BackgroundTask(fail, RuntimeError("a secret")), "event-stream", None),
     ],
-    ids=str,
 )
 def test_a_stream_that_fails_ends_with_an_event_in_openais_shape(
     event: str | Exception | BackgroundTask, kind: str, expected: str | None

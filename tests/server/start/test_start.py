@@ -25,7 +25,7 @@ def lines_of(server: Server) -> list[str]:
 
 
 def wait_for_curl(server: Server) -> list[str]:
-    wait_until(lambda: "\ncurl " in server.log.read_text(), time.monotonic(), "curl", 20)
+    wait_until(lambda: "\ncurl " in server.log.read_text(), "curl", 20)
     return lines_of(server)
 
 
@@ -73,7 +73,7 @@ def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[
         [asking] = streaming(server, STREAM)
         interrupt(server)
         waiting = "ropeswitch: waiting up to 25 s for 1 request in flight; Ctrl-C again ends the wait"
-        wait_until(lambda: waiting in lines_of(server), time.monotonic(), waiting, 20)
+        wait_until(lambda: waiting in lines_of(server), waiting, 20)
         interrupt(server)
         asking.join(60)
         assert asking.events[-1]["choices"][0]["finish_reason"] == "abort" and "data: [DONE]" in asking.lines
@@ -91,7 +91,7 @@ def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> 
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     with started([*arguments(port := free_port()), "--verbose"], writer) as process:
         server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
-        wait_until(lambda: not not_ready(server), time.monotonic(), "ready", 200)
+        wait_until(lambda: not not_ready(server), "ready", 200)
         for _ in range(400):
             assert server.get("/v1/models").status == 200
         body = {"model": "longrope-mini", "prompt": "The", "max_tokens": 2}
@@ -107,7 +107,7 @@ def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> 
 def test_a_start_that_is_stopped_says_so_alone(tmp_path: Path, when: str, end: signal.Signals) -> None:
     log = tmp_path / "server.log"
     with log.open("wb") as output, started(arguments(free_port()), output) as process:
-        wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), time.monotonic(), when, 200)
+        wait_until(lambda: f"ropeswitch: {when}" in log.read_text(), when, 200)
         # While vLLM is imported, or its engine's process is.
         time.sleep(3)
         if end == signal.SIGINT:
