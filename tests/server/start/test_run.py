@@ -50,34 +50,22 @@ def test_a_stop_is_no_error_unless_the_engine_died(outcome: Any, monkeypatch: py
     assert outcome(None) == (1, ["error: the engine died; see the log above"])
 
 
-def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_that_follows(outcome: Any) -> None:
+@pytest.mark.parametrize("notices", [True, False], ids=["vllm notices", "vllm waits for the engine"])
+def test_ctrl_c_ends_an_engine_that_starts_and_counts_for_more_than_the_error_that_follows(
+    outcome: Any, monkeypatch: pytest.MonkeyPatch, notices: bool
+) -> None:
+    monkeypatch.setattr("ropeswitch.server.start.run.NOTICED", 60 if notices else 1)
     engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
 
     def serve() -> None:
         engine.start()
         signal.raise_signal(signal.SIGINT)
         engine.join(60)
+        time.sleep(0 if notices else 600)
 
     with pytest.raises(KeyboardInterrupt):
         outcome(RuntimeError("Engine core initialization failed"), serve)
     assert engine.exitcode == -signal.SIGKILL
-
-
-def test_a_stop_ends_a_start_that_does_not_notice_its_killed_engine(
-    outcome: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As vLLM's client, while it waits for the engine's first message."""
-    monkeypatch.setattr("ropeswitch.server.start.run.NOTICED", 1)
-    engine = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
-
-    def serve() -> None:
-        engine.start()
-        signal.raise_signal(signal.SIGTERM)
-        time.sleep(600)
-
-    with pytest.raises(KeyboardInterrupt):
-        outcome(serve=serve)
-    assert not engine.is_alive()
 
 
 def test_refusals_and_faults_are_the_caller_s(outcome: Any, capsys: pytest.CaptureFixture[str]) -> None:
