@@ -248,6 +248,8 @@ class LadderScheduler(Scheduler):
         super()._update_after_schedule(scheduler_output)
 
     def _update_request_as_session(self, session: Request, update: StreamingUpdate) -> None:
+        # vLLM 0.32.0 counts drafts that were accepted past the end of an answer.
+        session.num_computed_tokens = min(session.num_computed_tokens, session.num_tokens - 1)
         super()._update_request_as_session(session, update)
         # Upstream has replaced the parameters by the chunk's, which was placed by its own length.
         before, chunk = self.placements[session.request_id], placement_of(session)
