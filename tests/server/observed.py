@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.server.asking import wait_until
@@ -29,11 +30,11 @@ class Moved:
 
 
 class Log:
-    """The lines that were written since this was made."""
+    """The lines about requests that came since this was made; an earlier one's may be written after its answer."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._from = server.log.stat().st_size
+        self._from, self._since = server.log.stat().st_size, datetime.now(UTC).isoformat(timespec="milliseconds")
 
     def text(self) -> str:
         with self._server.log.open("rb") as file:
@@ -41,7 +42,8 @@ class Log:
             return file.read().decode(errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.text().splitlines() if line.startswith('{"time"')]
+        lines = (json.loads(line) for line in self.text().splitlines() if line.startswith('{"time"'))
+        return [line for line in lines if line["time"] >= self._since]
 
     def only(self) -> dict[str, Any]:
         """The one line, when it has come; a second one would have come right after it."""
