@@ -3,6 +3,7 @@
 No other module of ``server/`` imports vLLM.
 """
 
+import socket
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -137,6 +138,9 @@ def machine(args: Namespace) -> Machine:
 
 def serve(args: Namespace) -> None:
     """Serve until stopped: with one API server or several, data-parallel, or headless, depending on the flags."""
+    if args.port == 0:  # chosen here, so that the ready line can name it
+        with socket.create_server(("", 0)) as free:
+            args.port = free.getsockname()[1]
     servers = args.data_parallel_size if args.api_server_count is None else args.api_server_count
     if servers == 1 and not args.headless and not args.data_parallel_multi_port_external_lb:
         args.api_server_count = None
