@@ -140,6 +140,7 @@ def test_the_entry_point_needs_the_standard_library_alone() -> None:
     assert done.stderr.splitlines()[-1].endswith("; the key and the variables have no effect")
 
 
+@pytest.mark.full
 def test_a_vllm_with_other_engine_arguments_refuses_the_key_and_nothing_else() -> None:
     code = (
         "from vllm.config import VllmConfig\n"

@@ -128,6 +128,7 @@ def test_what_the_model_forbids_names_the_variable(
         EngineArgs(model=str(phi3), skip_tokenizer_init=True).create_engine_config()
 
 
+@pytest.mark.full
 def test_vllm_serve_refuses_in_one_line(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).with_name("vllm")), "serve", str(tmp_path), "--port", "0"]
     (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')

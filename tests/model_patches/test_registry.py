@@ -100,6 +100,7 @@ def test_a_missing_symbol_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> No
         registry.require(registry.PATCHES)
 
 
+@pytest.mark.full
 def test_applying_twice_wraps_once_and_what_is_applied_is_looked_up() -> None:
     """A report names what really stands under the upstream names, so an undone patch is missing from it."""
     then = (

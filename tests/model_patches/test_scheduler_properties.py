@@ -35,6 +35,8 @@ REQUESTS = st.lists(
     min_size=1,
     max_size=7,
 )
+# One mode of each kind; `make test-full` adds their combinations.
+SOON = ("v1", "v1-upstream-order", "v2-async-eagle", "v2-async-pipeline-ngram", "v2-async-priority")
 
 
 def play(
@@ -70,10 +72,6 @@ def play(
         assert generated == want[: len(generated)]
         assert len(generated) == count or str(number) in aborted
     engine.check_empty()
-
-
-# One mode of each kind; `make test-full` adds their combinations.
-SOON = ("v1", "v1-upstream-order", "v2-async-eagle", "v2-async-pipeline-ngram", "v2-async-priority")
 
 
 def resetting(engine: Engine, reset: int | None) -> Callable[[int], object]:

@@ -38,6 +38,7 @@ def test_a_listed_layer_must_get_the_positions_of_all_tokens() -> None:
             row_numbers._attention(other, hidden)
 
 
+@pytest.mark.full
 def test_upstreams_kernels_read_nothing_but_the_row_of_each_token() -> None:
     """DeepSeek V3.2's, which have no CPU build."""
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": "0", "ROPESWITCH_TEST_TRITON": "0"}
