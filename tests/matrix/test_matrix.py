@@ -47,8 +47,7 @@ def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
     assert result["verdict"] == REFUSED and "oracle" not in result, result
     assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
     result = measured("DeepseekV32ForCausalLM")
-    assert result["verdict"] == REFUSED and result["reason"].startswith("index_topk: "), result
-    assert result["stock"] == "stops: Sparse Attention is not supported on CPU."
+    assert (result["verdict"], result["reason"]) == ("not on CPU", "Sparse Attention is not supported on CPU."), result
 
 
 def test_the_page_shows_the_results() -> None:
