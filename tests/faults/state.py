@@ -1,4 +1,4 @@
-"""What a server has in hand, by its own metrics."""
+"""The metrics of a server, and a wait until it has no unfinished request."""
 
 import time
 from collections import defaultdict
@@ -7,7 +7,7 @@ from tests.faults.conftest import MODEL
 from tests.server.observed import scrape
 from tests.server.running import Server
 
-IN_HAND = (
+UNFINISHED = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
     "vllm:kv_cache_usage_perc",
@@ -33,7 +33,7 @@ def settle(server: Server, seconds: float = 30) -> None:
         answer = server.post("/v1/completions", {"model": MODEL, "prompt": [5], "max_tokens": 1})
         assert answer.status == 200, answer.text
         found = metrics(server)
-        if not any(found[name] for name in IN_HAND):
+        if not any(found[name] for name in UNFINISHED):
             return
-        assert time.monotonic() < deadline, {name: found[name] for name in IN_HAND}
+        assert time.monotonic() < deadline, {name: found[name] for name in UNFINISHED}
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A server of which the kernel takes a process away tells its clients, leaves with an error, and leaves nothing behind."""
+"""A server whose engine or API server is killed answers its clients, exits with an error, and leaves nothing behind."""
 
 import json
 import socket

@@ -98,7 +98,7 @@ def test_ten_thousand_requests_harm_no_other_client_and_leave_nothing(server: Se
 def at_rest(server: Server) -> dict[str, tuple[int, int, int]]:
     """Resident memory in bytes, open files and threads of the API server, the engine and its worker.
 
-    When no request is in hand and the sockets of clients that left are closed.
+    Once no request is unfinished and the sockets of clients that left are closed.
     """
     settle(server)
     time.sleep(2)

@@ -178,7 +178,7 @@ def test_an_answer_that_moves_to_its_next_set_is_not_held_by_the_prefill_interva
 SESSION_MODES = [name for name, mode in MODES.items() if not mode.reads_ahead and mode.stages == 1]
 
 
-@pytest.mark.parametrize("mode", full_but(("v1", "v2-async-ngram"), SESSION_MODES))
+@pytest.mark.parametrize("mode", full_but(("v1", "v1-ngram"), SESSION_MODES))
 @given(
     turns=st.lists(st.tuples(st.integers(1, 10), st.integers(1, 6)), min_size=2, max_size=4), blocks=st.integers(35, 50)
 )

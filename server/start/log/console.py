@@ -121,7 +121,7 @@ class Console:
             self._print([line])
         elif not self.serving:
             self._held.append(line)
-            self._last = text_of(line)
+            self._last = self._last if line[0] == " " else text_of(line)  # a warning quotes code, indented
 
     def _print(self, lines: Iterable[str]) -> None:
         with self._lock:

@@ -81,7 +81,7 @@ def test_progress_comes_now_and_then_in_one_short_line_also_of_a_bar() -> None:
         with opened() as started:
             started._over.set()
             started._watcher.join()
-            os.write(2, logged("INFO", "x" * 300).encode())
+            os.write(2, (logged("INFO", "x" * 300) + "  warnings.warn(\\n").encode())
             started.catch_up()
             for seconds in range(70):
                 started._show_progress(seconds)
