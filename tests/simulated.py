@@ -262,7 +262,7 @@ class Builder:
         init_none_hash(sha256)
 
     def simulation(
-        self, kind: str, arrivals: Sequence[Arrival], kv_blocks: int = 200_000, *, tokens: int = STEP_TOKENS,
+        self, kind: str, arrivals: Sequence[Arrival], kv_blocks: int = 140_000, *, tokens: int = STEP_TOKENS,
         target: float | None = None, asynchronous: bool = False, caching: bool = False, noise: float = 0.0, seed: int = 0,
         sequences: int = SEQUENCES,
     ) -> Simulation:  # fmt: skip

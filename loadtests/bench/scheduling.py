@@ -18,16 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropeswitch.loadtests.bench.engine import make_checkpoint
-from ropeswitch.loadtests.bench.scheduled import (
-    HEADS,
-    INTERMEDIATE,
-    LAYERS,
-    MAXIMUM,
-    WINDOW,
-    WORKLOADS,
-    Setting,
-    serve,
-)
+from ropeswitch.loadtests.bench.scheduled import HEADS, INTERMEDIATE, LAYERS, MAXIMUM, WINDOW, WORKLOADS, Setting, serve
 from ropeswitch.loadtests.bench.sides import Side
 
 STOCK = Setting("stock default")

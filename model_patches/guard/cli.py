@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard.fingerprints import (
-    FOLDER,
-    Patch,
-    Reading,
-    RegistryError,
-    fingerprint,
-    symbols,
-)
+from ropeswitch.model_patches.guard.fingerprints import FOLDER, Patch, Reading, RegistryError, fingerprint, symbols
 from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
 from ropeswitch.model_patches.switch.releases import ONLY, RELEASES, installed, release

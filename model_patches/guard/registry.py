@@ -14,12 +14,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
     symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
-from ropeswitch.model_patches.switch.releases import (
-    RELEASES,
-    in_release,
-    installed,
-    release,
-)
+from ropeswitch.model_patches.switch.releases import RELEASES, in_release, installed, release
 
 # Module prefix of our patches.
 OURS = "ropeswitch.model_patches."

@@ -5,12 +5,14 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from vllm.config import ModelConfig, ParallelConfig, VllmConfig, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.model_executor.model_loader.utils import get_model_architecture
+from vllm.model_executor.models import registry
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec
@@ -30,7 +32,9 @@ def model_config(folder: Path, config: Config, max_model_len: int = 4096) -> Mod
     """vLLM's view of a config."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    return ModelConfig(model=str(folder), skip_tokenizer_init=True, max_model_len=max_model_len)
+    # Not in a new process, which imports vLLM for ten seconds.
+    with patch.object(registry, "_run_in_subprocess", lambda look: look()):
+        return ModelConfig(model=str(folder), skip_tokenizer_init=True, max_model_len=max_model_len)
 
 
 def refusal(model: ModelConfig, layout: Layout) -> str | None:

@@ -8,6 +8,8 @@ from unittest.mock import patch
 
 import torch
 from vllm import LLM, SamplingParams
+from vllm.model_executor.models import registry
+from vllm.platforms import current_platform
 from vllm.v1.request import Request
 
 from ropeswitch.factors.factor_set import FactorLadder
@@ -37,7 +39,9 @@ def engine(
     variables = {COLLECTIVES: os.environ.get(COLLECTIVES, GLOO)}
     if arguments["enforce_eager"]:
         variables["TORCH_COMPILE_DISABLE"] = "1"
-    with patch.dict(os.environ, variables):
+    # vLLM inspects a class in a new process, so that CUDA is not initialized: ten seconds, where no cache has the result.
+    inspected = (lambda look: look()) if current_platform.is_cpu() else registry._run_in_subprocess
+    with patch.dict(os.environ, variables), patch.object(registry, "_run_in_subprocess", inspected):
         return LLM(**arguments, additional_config={KEY: key})
 
 

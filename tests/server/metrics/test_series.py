@@ -16,14 +16,7 @@ from ropeswitch.server.metrics.bands import OTHER
 from ropeswitch.server.metrics.instruments import GAP, INSTRUMENTS, TTFT
 from ropeswitch.server.metrics.length_metrics import LengthMetrics
 from ropeswitch.server.metrics.scheduling_metrics import GAUGES
-from ropeswitch.server.metrics.series import (
-    MOST_SERIES,
-    QUEUE_SERIES,
-    SCHEDULER_SERIES,
-    BandSet,
-    SeriesPlan,
-    bounds,
-)
+from ropeswitch.server.metrics.series import MOST_SERIES, QUEUE_SERIES, SCHEDULER_SERIES, BandSet, SeriesPlan, bounds
 from tests.server.metrics.ladders import DEFAULT, LADDERS, LLAMA2, PHI3, SEVEN, ladder, read, total
 
 TIMES = SimpleNamespace(
