@@ -123,6 +123,7 @@ def test_images_stand_on_the_pinned_releases() -> None:
     assert not {"pytest", "mypy", "ruff", "hypothesis"} & {line.partition("==")[0] for line in image}
 
 
+@pytest.mark.full
 def test_a_file_that_the_lock_does_not_know_stops_the_build(tmp_path: Path) -> None:
     for name in ("image-cpu.lock", "build.lock"):
         for requirement, hashes in locked(name):

@@ -83,6 +83,7 @@ def test_the_automatic_ladder_and_sets_asked_for(llama: Path) -> None:
         check(oracle, outputs)
 
 
+@pytest.mark.full
 def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     values = found(run_engine(phi3, None, [20]))
     assert values["scheduler"] == "vllm.v1.core.sched.scheduler.Scheduler"

@@ -5,8 +5,11 @@ An engine on a CPU replaces functions of vLLM's for its whole process, so the ca
 
 from pathlib import Path
 
+import pytest
+
 from tests.fresh_process import check_cases
 
 
+@pytest.mark.full
 def test_cases() -> None:
     check_cases(Path(__file__).with_name("host_sync_cases.py"), at_least=20)

@@ -73,6 +73,7 @@ def run_with(change: str, then: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_a_changed_symbol_stops_the_start_and_nothing_is_applied() -> None:
     """A copy of an upstream function with one line changed takes its place; every patch is then refused."""
     change = (
