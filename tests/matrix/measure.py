@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +54,20 @@ class Compared:
     visible: float
 
 
-def measure(name: str, ladder: Mapping[str, Any] | None = None, stage: Callable[[str], object] = print) -> Line:
+def measure(name: str, changes: Mapping[str, Any] | None = None, stage: Callable[[str], object] = print) -> Line:
     """One architecture's result, but for its seconds.
 
     Args:
         name: The architecture.
-        ladder: What replaces the recipe's ladder, as in ``additional_config["ropeswitch"]``.
+        changes: Of its recipe.
         stage: Called with each stage that begins.
     """
-    recipe = RECIPES.get(name, Recipe())
+    recipe = replace(RECIPES.get(name, Recipe()), **changes or {})
+    ladder = recipe.ladder if isinstance(recipe.ladder, Mapping) else {"ladder": recipe.ladder}
     line: Line = {"architecture": name, "kind": architectures()[name], "tokens": 0, "cached": 0}
     line["replaced"] = ", ".join(recipe.replaced).replace("_", " ")
     with tempfile.TemporaryDirectory() as folder:
-        line["verdict"], line["reason"] = _judged(
-            line, recipe, Path(folder), ladder or {"ladder": recipe.ladder}, stage
-        )
+        line["verdict"], line["reason"] = _judged(line, recipe, Path(folder), ladder, stage)
     return {key: line[key] for key in results.KEYS if line.get(key) not in ("", None)}
 
 

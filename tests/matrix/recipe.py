@@ -18,7 +18,7 @@ class Recipe:
         engine: Engine arguments, for stock vLLM and with a ladder.
         trained: YaRN's parameters in the config, if the model was trained with it; ``rope_type`` linear if positions are
             interpolated instead.
-        ladder: As of ``--ladder``.
+        ladder: As of ``--ladder``, or a mapping as in ``additional_config["ropeswitch"]``.
         fields: Fields of the config, if transformers has no class for the architecture; its weights are made in vLLM.
         tokens: Names that vLLM's code looks up in the tokenizer, by the tokenizer's attributes or in order; None for no
             tokenizer.
@@ -33,7 +33,7 @@ class Recipe:
     config: Mapping[str, Any] = field(default_factory=dict)
     engine: Mapping[str, Any] = field(default_factory=dict)
     trained: Mapping[str, Any] = field(default_factory=dict)
-    ladder: str = "auto"
+    ladder: str | Mapping[str, Any] = "auto"
     fields: Mapping[str, Any] | None = None
     tokens: Sequence[str] | Mapping[str, str] | None = None
     replaced: Sequence[str] = ()

@@ -86,15 +86,15 @@ class Processes:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["tests.matrix.preload"])
 
-    def __call__(self, name: str, ladder: Mapping[str, Any] | None = None) -> Line:
-        """One architecture's result; ``ladder`` replaces the recipe's.
+    def __call__(self, name: str, **changes: Any) -> Line:
+        """One architecture's result; ``changes`` are of its recipe.
 
         Raises:
             TimeoutError: if it takes longer than the limit, which says nothing about the architecture.
         """
         started = time.monotonic()
         ours, theirs = self.context.Pipe(duplex=False)
-        process = self.context.Process(target=_child, args=(name, ladder, theirs, self.logs))
+        process = self.context.Process(target=_child, args=(name, changes, theirs, self.logs))
         process.start()
         theirs.close()
         message: Line | str = CHECKPOINT
@@ -116,7 +116,7 @@ class Processes:
         return message | {"seconds": round(time.monotonic() - started, 1)}
 
 
-def _child(name: str, ladder: Mapping[str, Any] | None, pipe: Any, logs: Path | None) -> None:
+def _child(name: str, changes: Mapping[str, Any], pipe: Any, logs: Path | None) -> None:
     from tests.matrix.preload import measure
 
     target = os.devnull if logs is None else str(logs / f"{name}.log")
@@ -125,7 +125,7 @@ def _child(name: str, ladder: Mapping[str, Any] | None, pipe: Any, logs: Path | 
     os.dup2(file, 2)
     # A model that came out large must not take the memory of everything else.
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
-    pipe.send(measure(name, ladder, stage=pipe.send))
+    pipe.send(measure(name, changes, stage=pipe.send))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.docs.made import written
 from tests.docs.pages import ROOT
@@ -36,14 +37,22 @@ def test_the_automatic_ladder_is_exact(measured: Processes, name: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="vLLM has fp8 keys and values on CPUs with AVX-512")
+@pytest.mark.parametrize("kind", ["fp8_e4m3", "fp8_e5m2"])
+def test_keys_and_values_of_eight_bits_are_stock_vllms_with_the_set_static(measured: Processes, kind: str) -> None:
+    result = measured("LlamaForCausalLM", engine={"kv_cache_dtype": kind})
+    assert result["verdict"] == EXACT and result["oracle"].startswith("stock") and result["cached"] > 300, result
+
+
+@pytest.mark.full
 def test_a_wrong_ladder_differs(measured: Processes) -> None:
-    result = measured("LlamaForCausalLM", sets(64, 128, 256))
+    result = measured("LlamaForCausalLM", ladder=sets(64, 128, 256))
     assert result["verdict"] == DIFFERS and result["error"] > 0.1 and result["reason"].startswith("token "), result
 
 
 @pytest.mark.full
 def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
-    result = measured("LlamaForCausalLM", sets(256, factors=1))
+    result = measured("LlamaForCausalLM", ladder=sets(256, factors=1))
     assert result["verdict"] == REFUSED and "oracle" not in result, result
     assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
     result = measured("DeepseekV32ForCausalLM")
