@@ -19,6 +19,8 @@ LOAD_FORMAT = "made-up"
 ENCODERS = ("vision_config", "vit_config", "audio_config", "visual_tokenizer_config")
 # Where the config of a decoder is in a multimodal model's.
 TEXT = ("text_config", "llm_config", "language_config")
+# How the names of factors end: of norms, whatever they are called, and those that Dory has in their place.
+NORMS = ("weight", ".sqk", ".s_gate", ".attn_alpha", ".mlp_alpha", ".suv_gate", ".suv_up", ".logit_scale")
 
 
 class Block(dict[str, Any]):
@@ -38,7 +40,8 @@ class MadeUpConfig(PreTrainedConfig):
 
     def __post_init__(self, **fields: Any) -> None:
         for name, value in fields.items():
-            if name.endswith("_config") and isinstance(value, dict):
+            # transformers applies a layer's own fields itself.
+            if name.endswith("_config") and name != "per_layer_config" and isinstance(value, dict):
                 known = value.get("model_type") in CONFIG_MAPPING
                 if name in ENCODERS and not known:
                     value = SIZES["made_up_encoder"] | value
@@ -82,8 +85,7 @@ class MadeUpWeights(DummyModelLoader):
             generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
             if weight.dim() > 1:
                 values = torch.randn(weight.shape, generator=generator) * 1.6 / math.sqrt(weight.shape[-1])
-            elif name.endswith("weight"):
-                # Of a norm, whatever it is called.
+            elif name.endswith(NORMS):
                 values = torch.ones(weight.shape)
             else:
                 values = torch.zeros(weight.shape)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from tests.docs import made
@@ -19,9 +20,10 @@ REFERENCES = {
 _FIELD = re.compile(r"^\w+: (?:\d+: )?")
 
 
-def tables(results: Mapping[str, Line]) -> made.Tables:
-    """The page's tables, by their names, as the results have them."""
-    lines = [results[name] for name in sorted(results, key=str.lower)]
+def tables(results: Mapping[str, Mapping[str, Line]]) -> made.Tables:
+    """The page's tables, by their names, as the results of each vLLM release have them."""
+    names = sorted({name for found in results.values() for name in found}, key=str.lower)
+    lines = [{"release": each, **found[name]} for name in names for each, found in results.items() if name in found]
     return {
         "totals": lambda: _totals(lines),
         "exact": lambda: _exact(lines),
@@ -38,29 +40,37 @@ def _totals(lines: Sequence[Line]) -> str:
     """Verdicts that no architecture has are left out."""
     rows = []
     found = [verdict for verdict in VERDICTS if any(line["verdict"] == verdict for line in lines)]
-    for kind in (*KINDS, "all"):
-        own = [line for line in lines if kind in (line["kind"], "all")]
+    for kind, release in product((*KINDS, "all"), _releases(lines)):
+        own = [line for line in lines if line["release"] == release and kind in (line["kind"], "all")]
         counts = {verdict: sum(line["verdict"] == verdict for line in own) for verdict in VERDICTS}
         stopped = sum(line["verdict"] == REFUSED and _stock(line) != "runs" for line in own)
         ran = sum(counts[each] for each in (EXACT, REFUSED, DIFFERS, NOT_COMPARED)) - stopped
         shares = (_share(counts[verdict], len(own)) for verdict in found)
-        rows.append((kind, str(len(own)), *shares, _share(counts[EXACT], ran)))
-    head = ("architectures", "in all", *found, "exact of those that stock vLLM runs here")
-    return _table(head, rows, "l" + "r" * (len(head) - 1))
+        rows.append((kind, release, str(len(own)), *shares, _share(counts[EXACT], ran)))
+    head = ("architectures", "vLLM", "in all", *found, "exact of those that stock vLLM runs here")
+    return _table(head, rows, "ll" + "r" * (len(head) - 2))
 
 
 def _exact(lines: Sequence[Line]) -> str:
-    """A table for each kind."""
-    tables = []
+    """A table for each kind, with the largest error on each release."""
+    tables, releases = [], _releases(lines)
     for kind in KINDS:
-        rows = [
-            (f"`{line['architecture']}`", _reference(line), f"{line['error']:.1e}")
-            for line in lines
-            if line["verdict"] == EXACT and line["kind"] == kind
-        ]
-        head = ("architecture", "reference", "largest error")
-        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'llr')}")
+        found: dict[str, dict[str, Line]] = {}
+        for line in lines:
+            if line["verdict"] == EXACT and line["kind"] == kind:
+                found.setdefault(line["architecture"], {})[line["release"]] = line
+        rows = []
+        for name, own in found.items():
+            references = "; on the other: ".join(dict.fromkeys(map(_reference, own.values())))
+            errors = (f"{own[each]['error']:.1e}" if each in own else "" for each in releases)
+            rows.append((f"`{name}`", references, *errors))
+        head = ("architecture", "reference", *(f"error, {each}" for each in releases))
+        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'll' + 'r' * len(releases))}")
     return "\n".join(tables)
+
+
+def _releases(lines: Sequence[Line]) -> list[str]:
+    return sorted({line["release"] for line in lines})
 
 
 def _reference(line: Line) -> str:
@@ -74,17 +84,19 @@ def _reference(line: Line) -> str:
 
 def _reasons(lines: Sequence[Line], verdict: str) -> str:
     """One row for each reason, with the architectures that have it; what several fields have in common is one reason."""
-    found: dict[tuple[str, str], list[Line]] = {}
+    releases: dict[tuple[str, str, str], list[str]] = {}
     for line in lines:
         if line["verdict"] == verdict:
-            found.setdefault((_FIELD.sub("", line["reason"]), _stock(line)), []).append(line)
+            releases.setdefault((line["architecture"], line["reason"], _stock(line)), []).append(line["release"])
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for (name, reason, stock), known in releases.items():
+        found.setdefault((_FIELD.sub("", reason), stock, ", ".join(known)), {})[f"`{name}`"] = reason
     rows = []
-    for (common, stock), own in found.items():
-        [reason, *others] = {line["reason"] for line in own}
-        names = ", ".join(f"`{line['architecture']}`" for line in own)
-        rows.append((names, _cell(common if others else reason), stock))
+    for (common, stock, known), own in found.items():
+        [reason, *others] = set(own.values())
+        rows.append((", ".join(own), _cell(common if others else reason), stock, known))
     rows.sort(key=lambda row: (-row[0].count(","), row[0].lower()))
-    return _table(("architectures", "reason", "stock vLLM"), rows, "lll") if rows else "None.\n"
+    return _table(("architectures", "reason", "stock vLLM", "vLLM"), rows, "llll") if rows else "None.\n"
 
 
 def _stock(line: Line) -> str:

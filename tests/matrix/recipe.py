@@ -56,7 +56,7 @@ def architectures() -> dict[str, str]:
     backend = {
         name: BACKEND
         for name in (*registry._TRANSFORMERS_SUPPORTED_MODELS, *registry._TRANSFORMERS_BACKEND_MODELS)
-        if "Classification" not in name and "Embedding" not in name
+        if not name.endswith(("Classification", "EmbeddingModel", "ForMTP"))
     }
     text = dict.fromkeys(registry._TEXT_GENERATION_MODELS, TEXT)
     return text | dict.fromkeys(registry._MULTIMODAL_MODELS, WRAPPED) | backend

@@ -1,11 +1,11 @@
-"""The results file, one JSON line for each architecture, and the words in it."""
+"""The results files, one for each vLLM release with a JSON line for each architecture, and the words in them."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path("models/results/matrix.jsonl")
+FOLDER = Path("models/results")
 VERDICTS = EXACT, REFUSED, DIFFERS, NOT_COMPARED, NOT_ON_CPU, NO_CHECKPOINT = (
     "exact", "refused", "differs", "not compared", "not on CPU", "no checkpoint",
 )  # fmt: skip
@@ -30,6 +30,11 @@ Line = dict[str, Any]
     seconds: duration of the measurement
 """
 KEYS = "architecture kind verdict reason oracle stock tokens error visible cached replaced seconds".split()
+
+
+def file_of(release: str) -> Path:
+    """Where a release's results are."""
+    return FOLDER / f"matrix-{release}.jsonl"
 
 
 def read(path: Path) -> dict[str, Line]:

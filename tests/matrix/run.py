@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from ropeswitch.model_patches.switch.releases import RELEASES, release
 from tests.docs.made import write
 from tests.matrix import page
 from tests.matrix.recipe import architectures, rotating
-from tests.matrix.results import CHECKPOINT, ENDED, RESULTS, Line, read, store
+from tests.matrix.results import CHECKPOINT, ENDED, Line, file_of, read, store
 
 MOST_MEMORY = 8 << 30
 # Seconds that a process has to leave by itself.
@@ -38,13 +39,14 @@ def main() -> int:
     args = parser.parse_args()
     try:
         if not args.page_only:
-            known, names = read(RESULTS), list(rotating())
+            results = file_of(release())
+            known, names = read(results), list(rotating())
             if unknown := sorted(set(args.only) - set(names)):
                 parser.error(f"--only: {unknown[0]!r} is no architecture with rotary embeddings of vLLM's registry")
             again = {name for name, each in known.items() if each["verdict"] in args.verdict}
             names = args.only or [name for name in names if name in again or name not in known]
-            fill(RESULTS, names, Processes(args.limit, args.logs), jobs=args.jobs)
-        write(page.PAGE, "docs-models", page.tables(read(RESULTS)))
+            fill(results, names, Processes(args.limit, args.logs), jobs=args.jobs)
+        write(page.PAGE, "docs-models", page.tables({each: read(file_of(each)) for each in RELEASES}))
     except KeyboardInterrupt:
         print("docs-models: interrupted; the same command resumes", file=sys.stderr)
         return 130

@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 import torch
 
+from ropeswitch.model_patches.switch.releases import RELEASES, release
 from tests.docs.made import written
 from tests.docs.pages import ROOT
 from tests.matrix import page
 from tests.matrix.recipe import RECIPES, WITHOUT_ROTATION, architectures, rotating
-from tests.matrix.results import DIFFERS, EXACT, REFUSED, RESULTS, VERDICTS, Line, read
+from tests.matrix.results import DIFFERS, EXACT, REFUSED, VERDICTS, Line, file_of, read
 from tests.matrix.run import Processes, fill
-from tests.pinned import pinned
 
 PAIRS = 16
 TEXT = (ROOT / page.PAGE).read_text(encoding="utf-8")
+RESULTS = {each: read(ROOT / file_of(each)) for each in RELEASES}
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +61,11 @@ def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
 
 
 def test_the_page_shows_the_results() -> None:
-    assert written(TEXT, "docs-models", page.tables(read(ROOT / RESULTS))) == TEXT
+    assert written(TEXT, "docs-models", page.tables(RESULTS)) == TEXT
 
 
 def test_every_result_says_what_was_compared_or_why_not() -> None:
-    for name, line in read(ROOT / RESULTS).items():
+    for name, line in ((name, line) for found in RESULTS.values() for name, line in found.items()):
         assert line["verdict"] in VERDICTS, name
         if line["verdict"] == EXACT:
             assert line["oracle"] and line["error"] < 1e-3 and line["visible"] > 0.02, name
@@ -81,8 +82,9 @@ def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
         "reason": "a new reason",
         "stock": stock,
     }
-    refused = written(TEXT, "docs-models", page.tables(read(ROOT / RESULTS) | {"NewForCausalLM": line}))
-    row = f"| `NewForCausalLM` | a new reason | {stock.partition(':')[0]} |"
+    results = {each: found | {"NewForCausalLM": line} for each, found in RESULTS.items()}
+    refused = written(TEXT, "docs-models", page.tables(results))
+    row = f"| `NewForCausalLM` | a new reason | {stock.partition(':')[0]} | {', '.join(RELEASES)} |"
     assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
 
 
@@ -91,10 +93,10 @@ def test_every_kernel_of_a_recipe_exists() -> None:
     assert {name for recipe in RECIPES.values() for name in recipe.replaced} == kernels
 
 
-@pinned
 def test_every_architecture_has_a_result() -> None:
-    assert set(read(ROOT / RESULTS)) == set(rotating())
-    assert set(WITHOUT_ROTATION) <= set(architectures()) and set(RECIPES) <= set(rotating())
+    assert set(RESULTS[release()]) == set(rotating())
+    measured = {name for found in RESULTS.values() for name in found}
+    assert set(WITHOUT_ROTATION) <= set(architectures()) and set(RECIPES) <= measured
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
