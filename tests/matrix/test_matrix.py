@@ -73,21 +73,6 @@ def test_every_result_says_what_was_compared_or_why_not() -> None:
             assert line["reason"], name
 
 
-@pytest.mark.parametrize("stock", ["runs", "stops: Error: no kernel"])
-def test_a_result_moves_to_the_table_of_its_verdict(stock: str) -> None:
-    line = {
-        "architecture": "NewForCausalLM",
-        "kind": "text",
-        "verdict": REFUSED,
-        "reason": "a new reason",
-        "stock": stock,
-    }
-    results = {each: found | {"NewForCausalLM": line} for each, found in RESULTS.items()}
-    refused = written(TEXT, "docs-models", page.tables(results))
-    row = f"| `NewForCausalLM` | a new reason | {stock.partition(':')[0]} | {', '.join(RELEASES)} |"
-    assert row in refused.split("## Refused")[1].split("## Differs")[0] and row not in TEXT
-
-
 def test_every_kernel_of_a_recipe_exists() -> None:
     kernels = {path.stem for path in (ROOT / "tests/matrix/kernels").glob("[a-z]*.py")}
     assert {name for recipe in RECIPES.values() for name in recipe.replaced} == kernels

@@ -17,8 +17,9 @@ from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine
 
 # Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
-# Architectures whose indexer reads cos and sin by exactly the positions that it is given (``table_readers.py``).
-INDEXED_BY_GIVEN = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}
+# Architectures whose indexer rotates by exactly the positions that it is given: from a table (``table_readers.py``), or, as
+# Hunyuan's, with rotary modules.
+INDEXED_BY_GIVEN = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM"}
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 
