@@ -124,7 +124,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         by_key=args.prefix_cache_scope == "key",
         shows_cached=args.enable_prompt_tokens_details,
         bounds_whitespace=engine_client.vllm_config.structured_outputs_config.disable_any_whitespace,
-        shared=lambda: not front.keys.single,
+        shared=front.keys.may_be_shared,
         cost_limits=front.cost_limits,
     )
     rope, log = routes.rope_info(settings, model.max_model_len, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log

@@ -100,10 +100,9 @@ class KeyRing:
         """Whether requests need a key at all."""
         return bool(self._fixed) or self._path is not None
 
-    @property
-    def single(self) -> bool:
-        """Whether exactly one key is in force, so that all requests are one client's."""
-        return len({*self._fixed, *self._from_file}) == 1
+    def may_be_shared(self) -> bool:
+        """Whether requests may be of several clients: unless exactly one key is in force."""
+        return len({*self._fixed, *self._from_file}) != 1
 
     def match(self, token: bytes) -> bytes | None:
         """Return the digest of the key that equals ``token``, or None; compares all keys, so that the time reveals nothing.

@@ -110,15 +110,17 @@ class Facts {
     this.last = now;
   }
 
-  use(name, length) {
-    if (this.sets.at(-1)?.name !== name) this.sets.push({ name, length });
+  use(name) {
+    if (this.sets.at(-1) !== name) this.sets.push(name);
   }
 
   show(progress = null) {
-    const parts = this.sets.map(({ name, length }, position) => {
+    const parts = this.sets.map((name, position) => {
       const chip = document.createElement("span");
       chip.className = `chip ${colour(rope.sets.findIndex((set) => set.name === name))}`;
-      chip.textContent = position === 0 ? name : `→ ${name} at ${length.toLocaleString("en")} tokens`;
+      // The first token past the set before; a chunk of the stream may hold several.
+      const before = rope.sets.find((set) => set.name === this.sets[position - 1]);
+      chip.textContent = before ? `→ ${name} at ${(before.max_length + 1).toLocaleString("en")} tokens` : name;
       return chip;
     });
     const facts = [];
@@ -181,7 +183,7 @@ async function answer(question) {
     });
     if (!response.ok) throw new Error(await problem(response));
     const first = response.headers.get("x-rope-factor-set");
-    facts.use(first, 0);
+    facts.use(first);
     for await (const chunk of events(response.body)) {
       if (chunk.error) throw new Error(chunk.error.message);
       if (chunk.usage) {
@@ -189,7 +191,7 @@ async function answer(question) {
         facts.tokens = chunk.usage.completion_tokens;
         // The newest token was computed from the sequence before it.
         const length = facts.prompt + facts.tokens - 1;
-        if (facts.tokens > 0) facts.use(setOf(length, first), length);
+        if (facts.tokens > 0) facts.use(setOf(length, first));
       }
       const choice = chunk.choices?.[0];
       if (choice?.delta?.reasoning || choice?.delta?.content) {
