@@ -52,20 +52,21 @@ def _totals(lines: Sequence[Line]) -> str:
 
 
 def _exact(lines: Sequence[Line]) -> str:
-    """A table for each kind, with the largest error on each release."""
-    tables, releases = [], _releases(lines)
+    """A table for each kind, with a row for all that were compared alike."""
+    tables = []
     for kind in KINDS:
-        found: dict[str, dict[str, Line]] = {}
+        compared: dict[tuple[str, str], list[Line]] = {}
         for line in lines:
             if line["verdict"] == EXACT and line["kind"] == kind:
-                found.setdefault(line["architecture"], {})[line["release"]] = line
-        rows = []
-        for name, own in found.items():
-            references = "; on the other: ".join(dict.fromkeys(map(_reference, own.values())))
-            errors = (f"{own[each]['error']:.1e}" if each in own else "" for each in releases)
-            rows.append((f"`{name}`", references, *errors))
-        head = ("architecture", "reference", *(f"error, {each}" for each in releases))
-        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'll' + 'r' * len(releases))}")
+                compared.setdefault((line["architecture"], _reference(line)), []).append(line)
+        found: dict[tuple[str, str], dict[str, float]] = {}
+        for (name, reference), own in compared.items():
+            known = ", ".join(line["release"] for line in own)
+            found.setdefault((reference, known), {})[f"`{name}`"] = max(line["error"] for line in own)
+        rows = [(", ".join(own), *alike, f"{max(own.values()):.1e}") for alike, own in found.items()]
+        rows.sort(key=lambda row: (-row[0].count(","), row[0].lower()))
+        head = ("architectures", "reference", "vLLM", "largest error")
+        tables.append(f"### {kind[0].upper()}{kind[1:]}\n\n{_table(head, rows, 'lllr')}")
     return "\n".join(tables)
 
 
