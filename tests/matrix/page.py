@@ -22,7 +22,7 @@ _FIELD = re.compile(r"^\w+: (?:\d+: )?")
 
 def tables(results: Mapping[str, Mapping[str, Line]]) -> made.Tables:
     """The page's tables, by their names, as the results of each vLLM release have them."""
-    names = sorted({name for found in results.values() for name in found}, key=str.lower)
+    names = sorted({name for found in results.values() for name in found}, key=lambda name: (name.lower(), name))
     lines = [{"release": each, **found[name]} for name in names for each, found in results.items() if name in found]
     return {
         "totals": lambda: _totals(lines),
