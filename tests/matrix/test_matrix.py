@@ -57,6 +57,7 @@ def test_a_refusal_says_what_stock_vllm_does(measured: Processes) -> None:
     result = measured("LlamaForCausalLM", ladder=sets(256, factors=1))
     assert result["verdict"] == REFUSED and "oracle" not in result, result
     assert "each set has 1 factors" in result["reason"] and "off transformers" in result["stock"]
+    assert measured("HYV4ForCausalLM")["reason"].startswith("RuntimeError: HYV4 sparse attention was requested")
     result = measured("DeepseekV32ForCausalLM")
     assert (result["verdict"], result["reason"]) == ("not on CPU", "Sparse Attention is not supported on CPU."), result
 

@@ -315,7 +315,8 @@ class Engine:
         tokens = sequence.tokens + [draft if draft >= 0 else 0 for draft in drafts]
         (blocks,) = self.scheduler.kv_cache_manager.get_block_ids(name)
         slots = [(blocks[place // BLOCK], place % BLOCK) for place in range(start + count)]
-        ahead = int(self.mode.reads_ahead)
+        # Upstream's tier takes no heed of drafters: at the end of a shared prefix it brings another's key of theirs.
+        ahead = int(self.mode.reads_ahead and self.transfers is None)
         for place in range(start):
             stored = key(tuple(tokens[: place + 1 + ahead]), index)
             assert self.slots[slots[place]] == stored, f"{name}: the key at {place} is not its own"

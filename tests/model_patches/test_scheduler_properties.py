@@ -104,7 +104,7 @@ TIERS = st.builds(
 )
 
 
-@pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), [name for name in MODES if not MODES[name].reads_ahead]))
+@pytest.mark.parametrize("mode", full_but(("v1", "v2-async"), MODES))
 @given(
     requests=REQUESTS,
     blocks=st.integers(17, 40),
@@ -115,10 +115,7 @@ TIERS = st.builds(
 def test_every_token_in_its_set_with_a_tier(
     start: Start, mode: str, requests: list[Any], blocks: int, tier: HashTier, resets: dict[int, bool]
 ) -> None:
-    """Blocks go to a tier, small or large, and come back, across arrivals, crossings, preemptions, aborts and resets.
-
-    Upstream's tier takes no heed of drafters that read ahead: at the end of a shared prefix they draft worse.
-    """
+    """Blocks go to a tier, small or large, and come back, across arrivals, crossings, preemptions, aborts and resets."""
     engine = start(mode, blocks, tier)
     scheduler = engine.scheduler
 

@@ -66,7 +66,7 @@ def test_every_band_has_series_in_its_own_set_and_on_common_ladders_in_the_next(
             assert plan.labels(each, (band, index)) == (plan.bands.names[band], sets.names[index]), each.name
 
 
-@settings(max_examples=10)
+@settings(max_examples=25)
 @example(ladder(*DEFAULT))
 @example(ladder(*PHI3))
 @example(ladder(*LLAMA2))
@@ -120,7 +120,7 @@ RATIOS = {DEFAULT: 1.1, PHI3: 1.14, LLAMA2: 1.16, (512, 1024, 32768, 262144): 1.
 LATENCIES = st.floats(math.log(0.01), math.log(14400), exclude_max=True).map(math.exp)
 
 
-@settings(max_examples=100)
+@settings(max_examples=300)
 @given(st.lists(LATENCIES, min_size=1, max_size=50), st.floats(0.01, 1), st.sampled_from([*RATIOS]))
 def test_any_quantile_of_any_latencies_is_as_near_as_the_ladder_s_ratio(
     seconds: list[float], q: float, ends: tuple[int, ...]
