@@ -6,7 +6,7 @@ first token of a sequence, which no such head sees.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import SHAPE, longrope
-from tests.exactness.reference import Reference
 
 WINDOW, LONGEST = 64, 512
 # Values per head, query heads and hidden values of the target.
@@ -25,16 +24,6 @@ HEAD, HEADS, HIDDEN = 32, SHAPE["num_attention_heads"], SHAPE["hidden_size"]
 LAYER = "model.layers.0."
 Weights = dict[str, torch.Tensor]
 ROPE = longrope(HEAD // 2)
-
-
-class TwoForwards(Reference):
-    """The target by transformers, each of its two sets in one forward: later tokens change no earlier row."""
-
-    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
-        tokens = [*prompt, *output[:-1]]
-        for place in range(len(prompt), len(tokens) + 1):
-            # Of a sequence of `place` tokens.
-            yield self.log_probs(tokens[:WINDOW] if place <= WINDOW else tokens)[place - 1]
 
 
 @dataclass(frozen=True)

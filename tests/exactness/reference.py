@@ -1,9 +1,10 @@
-"""What is right: Hugging Face at batch 1, the whole sequence computed again, without a cache, for every token."""
+"""What is right: Hugging Face at batch 1, the whole sequence computed anew with each set, without a cache."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,25 @@ class Reference(Oracle):
                 logits = self.model(torch.tensor([tokens]), use_cache=False).logits[0]
             self._cache[key] = logits.log_softmax(-1)
         return self._cache[key]
+
+    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
+        """As :meth:`Oracle.rows`, in one forward for each set: within one, no later token changes an earlier row.
+
+        ``test_one_forward_for_each_set`` compares them.
+        """
+        tokens = [*prompt, *output]
+        for _, same in groupby(range(len(prompt), len(tokens)), self._set_at):
+            lengths = [*same]
+            yield from self.log_probs(tokens[: lengths[-1]])[lengths[0] - 1 :]
+
+    def _set_at(self, length: int) -> Hashable:
+        """Equal for sequence lengths at which the model rotates alike."""
+        if self.ladder is not None:
+            return self.ladder.index_for(length) if self.forced is None else self.forced
+        rope = self.model.config.get_text_config().rope_parameters  # type: ignore[union-attr, operator]
+        kind = rope.get("rope_type")
+        # transformers' rule for `longrope`; each length has frequencies of its own with `dynamic`.
+        return length > rope["original_max_position_embeddings"] if kind == "longrope" else kind != "dynamic" or length
 
     def _angles(self, length: int) -> AbstractContextManager[None]:
         if self.ladder is None:

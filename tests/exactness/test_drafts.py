@@ -10,8 +10,9 @@ from vllm.config.speculative import SpeculativeMethod
 
 from tests.exactness.acceptance import watch
 from tests.exactness.batches import Start, check, full_but
-from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair, TwoForwards
+from tests.exactness.draft_models import KINDS, LONGEST, WINDOW, Pair
 from tests.exactness.engines import greedy, prompts, scheduler_of
+from tests.exactness.reference import Reference
 
 # Short, at the limit and across it at every distance, and long.
 LENGTHS = [20, 40, 50, 58, 60, 61, 62, 63, 64, 65, 100]
@@ -35,7 +36,7 @@ def test_every_token_is_the_targets(start: Start, tmp_path: Path, kind: str) -> 
     pair = KINDS[kind](tmp_path, vocab_size=vocabulary)
     llm = served(start, pair)
     found = watch(scheduler_of(llm))
-    reference = TwoForwards.load(pair.reference)
+    reference = Reference.load(pair.reference)
     token_lists = prompts(LENGTHS, vocabulary=vocabulary)
     check(llm, reference, token_lists, greedy(40))
     for count in (found.by_set[0], found.by_set[1], found.after_switch):
@@ -52,7 +53,7 @@ def test_up_to_the_last_position(start: Start, tmp_path: Path, kind: str) -> Non
     pair = KINDS[kind](tmp_path)
     llm = served(start, pair)
     found = watch(scheduler_of(llm))
-    reference = TwoForwards.load(pair.reference)
+    reference = Reference.load(pair.reference)
     token_lists = prompts([LONGEST - 30, LONGEST - 9, 20])
     check(llm, reference, token_lists, [greedy(30), greedy(9), greedy(30)])
     assert found.longest[1] == LONGEST - 1

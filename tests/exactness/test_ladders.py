@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ropeswitch.factors.factor_set import FactorLadder
 from tests.exactness import checkpoints
 from tests.exactness.auto_cases import PLAIN
 from tests.exactness.batches import Start, check_batch
 from tests.exactness.checkpoints import factors
+from tests.exactness.engines import prompts
 from tests.exactness.reference import Reference
 
 
@@ -23,6 +25,16 @@ def ladder(pairs: int, lengths: tuple[int, ...] = (32, 64, 96, 512), start_token
         names = {"name": f"{length}", "max_length": length}
         sets.append(names | {"factors": values, "scale": 1.0 + 0.05 * index, "start_tokens": start_tokens * index})
     return FactorLadder.checked(sets)
+
+
+@pytest.mark.parametrize("forced", [None, "64"])
+def test_one_forward_for_each_set(phi3: Path, llama: Path, forced: str | None) -> None:
+    """The reference's rows are those of computing every sequence from scratch."""
+    (tokens,) = prompts([140])
+    for reference in (Reference.load(phi3), Reference.load(llama, ladder(16), forced)):
+        rows = list(reference.rows(tokens[:30], tokens[30:]))
+        for length in (30, 31, 32, 33, 64, 65, 96, 97, 139):
+            torch.testing.assert_close(rows[length - 30], reference.log_probs(tokens[:length])[-1], rtol=0, atol=1e-4)
 
 
 def test_four_sets_crossed_twice_by_one_request(start: Start, llama: Path) -> None:

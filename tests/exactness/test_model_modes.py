@@ -27,7 +27,7 @@ from tests.exactness.auto_cases import AUTO, PLAIN, WINDOW, check_twice, yarn_se
 from tests.exactness.batches import Start, check_batch
 from tests.exactness.checkpoints import SHAPE
 from tests.exactness.conftest import starting
-from tests.exactness.draft_models import KINDS, TwoForwards
+from tests.exactness.draft_models import KINDS
 from tests.exactness.engines import greedy, prompts, run, scheduler_of
 from tests.exactness.families import FAMILIES
 from tests.exactness.latent_models import (
@@ -39,7 +39,7 @@ from tests.exactness.latent_models import (
     starting_trained,
     trained,
 )
-from tests.exactness.reference import Oracle
+from tests.exactness.reference import Oracle, Reference
 from tests.exactness.static_reference import StaticReference
 from tests.exactness.test_auto_ladder import checkpoint
 from tests.exactness.test_prefix_cache import cached_tokens
@@ -92,7 +92,7 @@ def drafted(kind: str, folder: Path) -> Served:
     pair = KINDS[kind](folder, noise=0.05)
     speculative = pair.speculative | {"num_speculative_tokens": 3}
     starts = partial(partial, speculative_config=speculative)
-    return Served(pair.target, TwoForwards.load(pair.reference), starts)
+    return Served(pair.target, Reference.load(pair.reference), starts)
 
 
 def mechanism(name: str, folder: Path) -> Served:
