@@ -41,6 +41,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.deploy.plan import cli as plan
     from ropeswitch.factors import cli as factors
     from ropeswitch.loadtests.client import cli as loadtest
+    from ropeswitch.loadtests.verify import cli as verify
     from ropeswitch.model_patches.guard import cli as patches
     from ropeswitch.server.front.limits.keys import print_ids
     from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
@@ -61,6 +62,7 @@ def _make_parser() -> argparse.ArgumentParser:
     ids.add_argument("file", metavar="FILE", help="file of API keys or metrics keys, one per line")
     ids.set_defaults(func=print_ids)
     loadtest.add_parser(commands)
+    verify.add_parser(commands)
     return parser
 
 

@@ -92,15 +92,16 @@ class Endpoint:
             raise UsageError(f"{self.url} does not answer: {reason}") from error
 
 
-def connect(url: str, model: str | None, ca: str | None, wait: float) -> Endpoint:
+def connect(url: str, model: str | None, ca: str | None, wait: float, insecure: bool = False) -> Endpoint:
     """Connect to a server and read its models and factor sets.
 
     ``url`` may end in ``/v1``. ``model`` None stands for the first that the server lists. ``ca`` is a PEM file to trust in
-    addition to the system's. A server that does not answer yet is awaited for ``wait`` seconds.
+    addition to the system's; ``insecure`` checks no certificate. A server that does not answer yet is awaited for ``wait``
+    seconds.
 
     Raises UsageError when it does not answer in time, rejects the key, does not serve the model, or lists invalid sets.
     """
-    opened = Endpoint(_base(url), tls=_trust(url, ca))
+    opened = Endpoint(_base(url), tls=_trust(url, ca, insecure))
     listed = _listed(opened, wait)
     names = [str(each.get("id")) for each in listed]
     if model is not None and model not in names:
@@ -151,9 +152,11 @@ def _base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1")
 
 
-def _trust(url: str, ca: str | None) -> ssl.SSLContext | None:
+def _trust(url: str, ca: str | None, insecure: bool = False) -> ssl.SSLContext | None:
     if not url.startswith("https"):
         return None
+    if insecure:
+        return ssl._create_unverified_context()
     try:
         context = ssl.create_default_context()
         if ca is not None:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import aiohttp
-
-from ropeswitch.factors.evaluate.endpoint import Endpoint, connect, error_message
+from ropeswitch.factors.evaluate.endpoint import Endpoint, connect
+from ropeswitch.factors.evaluate.posts import Posts, nonsense, posting
 from ropeswitch.factors.evaluate.target import SERVED, SWITCHED, Window, special_tokens
 from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer, Tokenizer
 from ropeswitch.factors.factor_set import SET_HEADER, FactorError
@@ -109,26 +108,21 @@ class EndpointTarget:
         forced = {} if set_name in (SWITCHED, SERVED) else {"vllm_xargs": {FORCED_SET: set_name}}
         more = {"model": self._endpoint.model, "temperature": 0, "stream": False, **forced}
 
-        async def ask(session: aiohttp.ClientSession, gate: asyncio.Semaphore, item: Any, length: int) -> Any:
-            async with gate:
-                headers, answer = await self._post(session, path, body(item) | more)
+        async def ask(posts: Posts, item: Any, length: int) -> Any:
+            headers, answer = await posts.send(path, body(item) | more)
             self._check(answer, headers, length, set_name if forced else None)
             try:
                 return read(answer, item)
             except FactorError:
                 raise
             except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-                raise self._nonsense(path, json.dumps(answer).encode()) from error
+                raise nonsense(self._endpoint.url + path, json.dumps(answer).encode()) from error
 
         async def all_of_them() -> list[Any]:
-            gate = asyncio.Semaphore(self._concurrency)
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=self._timeout)
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._endpoint.tls or True)
-            headers = self._endpoint.headers
-            async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers) as session:
+            async with posting(self._endpoint, self._timeout, self._concurrency) as posts:
                 async with asyncio.TaskGroup() as group:
                     asked = zip(items, lengths, strict=True)
-                    tasks = [group.create_task(ask(session, gate, *each)) for each in asked]
+                    tasks = [group.create_task(ask(posts, *each)) for each in asked]
                 return [task.result() for task in tasks]
 
         try:
@@ -136,22 +130,6 @@ class EndpointTarget:
         except* FactorError as errors:
             # The first error cancelled the other requests.
             raise errors.exceptions[0] from None
-
-    async def _post(self, session: aiohttp.ClientSession, path: str, body: dict[str, Any]) -> tuple[Any, Any]:
-        url = self._endpoint.url + path
-        try:
-            async with session.post(url, json=body, allow_redirects=False) as response:
-                content = await response.read()
-        except TimeoutError as error:
-            raise FactorError(f"{url} did not answer within {self._timeout} s (--timeout)") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise FactorError(f"{url} does not answer: {str(error) or type(error).__name__}") from error
-        if response.status != 200:
-            raise FactorError(f"{url} answered {response.status}: {error_message(content) or 'no message'}")
-        try:
-            return response.headers, json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise self._nonsense(path, content) from error
 
     def _check(self, answer: Any, headers: Any, length: int, forced: str | None) -> None:
         usage = answer.get("usage") if isinstance(answer, dict) else None
@@ -164,11 +142,6 @@ class EndpointTarget:
         used = headers.get(SET_HEADER)
         if forced is not None and used is not None and used != forced:
             raise FactorError(f"{self._endpoint.url}: rotated with set {used!r} although {forced!r} was requested")
-
-    def _nonsense(self, path: str, content: bytes) -> FactorError:
-        return FactorError(
-            f"{self._endpoint.url}{path} answered {content[:100]!r}, which is not a response of an OpenAI-compatible server"
-        )
 
     def describe(self) -> dict[str, Any]:
         return {"url": self._endpoint.url, "model": self._endpoint.model, "chat": self._chat}

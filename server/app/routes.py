@@ -40,6 +40,7 @@ class RopeInfo(BaseModel):
     policy: str = Field(description="Ladder policy of requests that choose none: length or reserve.")
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
     max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
+    dtype: str = Field(description="Type of weights and activations, such as bfloat16.")
     patches: list[dict[str, str]] = Field(
         description="Symbols of vLLM, what is done to each, and the file that does it."
     )
@@ -53,8 +54,8 @@ async def show_rope(request: Request) -> RopeInfo:
     return info
 
 
-def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patch]) -> RopeInfo:
-    """Return the response of ``/v1/rope`` for an engine with these settings, longest sequence (tokens) and patches."""
+def rope_info(settings: RopeSettings, model: Any, patches: Sequence[Patch]) -> RopeInfo:
+    """Return the response of ``/v1/rope`` for an engine with these settings, ``vllm.config.ModelConfig`` and patches."""
     sets = [
         FactorSetInfo(
             **{name: value for name, value in vars(each).items() if name != "factors"},
@@ -70,7 +71,8 @@ def rope_info(settings: RopeSettings, max_model_len: int, patches: Sequence[Patc
         rotary_dim=settings.ladder.rotary_dim,
         policy=settings.policy,
         angles=settings.angles,
-        max_model_len=max_model_len,
+        max_model_len=model.max_model_len,
+        dtype=str(model.dtype).removeprefix("torch."),
         patches=[{"target": each.target, "kind": each.kind, "file": each.file} for each in patches],
         vllm_version=release(),
     )

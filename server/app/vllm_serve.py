@@ -102,7 +102,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
-        rope_info=routes.rope_info(settings, model.max_model_len, applied),
+        rope_info=routes.rope_info(settings, model, applied),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )

@@ -23,9 +23,13 @@ def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) 
     # Without its cache, vLLM imports every model that it inspects in a process of its own, 40 s of a core for each server.
     cache = str(Path.home() / ".cache" / "vllm")
     home = {"HOME": str(folder), "CURL_HOME": str(folder), "PATH": path, "VLLM_CACHE_ROOT": cache}
+    # Of a `make test-full ARGS=...` around this; the commands have their own.
+    inherited = {
+        key: value for key, value in environment().items() if key not in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES")
+    }
     return subprocess.Popen(
         ["bash", "-c", f"set -euo pipefail\n{text}"],
-        cwd=folder, env=patient(environment()) | home | variables,
+        cwd=folder, env=patient(inherited) | home | variables,
         stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 

@@ -35,10 +35,20 @@ class Oracle(ABC):
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
         """Log-probabilities of every next token, ``[len(tokens), vocabulary]``, of one whole forward."""
 
+    @abstractmethod
+    def set_at(self, length: int) -> Hashable:
+        """Equal for sequence lengths at which the model rotates alike."""
+
     def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
-        """Log-probabilities of the next token, ``[vocabulary]``, before each token of ``output``, each from scratch."""
-        for count in range(len(output)):
-            yield self.log_probs([*prompt, *output[:count]])[-1]
+        """Log-probabilities of the next token, ``[vocabulary]``, before each token of ``output``.
+
+        In one forward for each set: within one, no later token changes an earlier row. ``test_one_forward_for_each_set``
+        compares them with a forward for each token.
+        """
+        tokens = [*prompt, *output]
+        for _, same in groupby(range(len(prompt), len(tokens)), self.set_at):
+            lengths = [*same]
+            yield from self.log_probs(tokens[: lengths[-1]])[lengths[0] - 1 :]
 
     def check(self, prompt: list[int], output: list[int], log_probs: list[float], tolerance: float = 1e-3) -> None:
         """Assert that a greedy continuation is the reference's, token by token, with its log-probabilities.
@@ -79,18 +89,7 @@ class Reference(Oracle):
             self._cache[key] = logits.log_softmax(-1)
         return self._cache[key]
 
-    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
-        """As :meth:`Oracle.rows`, in one forward for each set: within one, no later token changes an earlier row.
-
-        ``test_one_forward_for_each_set`` compares them.
-        """
-        tokens = [*prompt, *output]
-        for _, same in groupby(range(len(prompt), len(tokens)), self._set_at):
-            lengths = [*same]
-            yield from self.log_probs(tokens[: lengths[-1]])[lengths[0] - 1 :]
-
-    def _set_at(self, length: int) -> Hashable:
-        """Equal for sequence lengths at which the model rotates alike."""
+    def set_at(self, length: int) -> Hashable:
         if self.ladder is not None:
             return self.ladder.index_for(length) if self.forced is None else self.forced
         rope = self.model.config.get_text_config().rope_parameters  # type: ignore[union-attr, operator]

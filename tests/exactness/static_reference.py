@@ -1,7 +1,7 @@
 """Hugging Face with static scaling: one model for each factor set, its frequencies formed by transformers alone."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -30,26 +30,16 @@ class StaticReference(Oracle):
         return cls({end: Reference(_model(folder, rope, end)) for end, rope in ropes.items()})
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
-        return self._for_length(len(tokens)).log_probs(tokens)
+        return self.by_end[self.set_at(len(tokens))].log_probs(tokens)
 
-    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
-        """As :meth:`Oracle.rows`, in one forward for each set.
-
-        Frequencies do not depend on the length within a set, so row i of a longer sequence is that of its first i + 1
-        tokens; ``test_one_forward_for_each_set`` compares them.
-        """
-        tokens = [*prompt, *output]
-        for length in range(len(prompt), len(tokens)):
-            yield self._for_length(length).log_probs(tokens)[length - 1]
+    def set_at(self, length: int) -> int:
+        return next(end for end in self.by_end if length <= end)
 
     def closest_sets(self, tokens: list[int]) -> float:
         """The largest difference in the next token's log-probabilities between the two sets that differ least."""
         rows = [reference.log_probs(tokens)[-1] for reference in self.by_end.values()]
         pairs = combinations(rows, 2)
         return min((float((row - other).abs().max()) for row, other in pairs), default=math.inf)
-
-    def _for_length(self, length: int) -> Reference:
-        return self.by_end[next(end for end in self.by_end if length <= end)]
 
 
 def _model(folder: Path, rope: Rope, end: int) -> torch.nn.Module:

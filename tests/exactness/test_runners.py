@@ -46,7 +46,7 @@ RUNS = {
     # V2 runner, asynchronous scheduling, our Triton kernels; files, the tests in them by name and by mark, and the number
     # that must pass: with fewer, a part of the expression matches nothing any more. One is skipped on some CPUs.
     "v2-async": ("110", CORE, "asked_for or captured or warm_up or streamed", "not full", 4),
-    "v1-async": ("010", ALL, CHOSEN, ANY, 39),
+    "v1-async": ("010", [*CORE, "test_kv_offloading", "test_policy"], CHOSEN, ANY, 20),
     "v2-async-all": ("110", [*ALL, "test_sleep_families"], CHOSEN, ANY, 44),
     "v2-async-triton": ("111", [*CORE, "test_model_modes"], "asked_for", "not full", 3),
     "v1-triton": ("001", CORE, "asked_for", "not full", 1),

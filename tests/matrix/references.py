@@ -1,7 +1,7 @@
 """Transformers as the reference: one forward over the whole sequence, with YaRN's frequencies of each set forced on it."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -100,7 +100,7 @@ class HuggingFace(Oracle):
         self.buffers = rotary_buffers(self.model) if len(self.factors) > 1 else []
 
     def log_probs(self, tokens: list[int]) -> torch.Tensor:
-        return self.under(self._factor(len(tokens)), tokens)
+        return self.under(self.set_at(len(tokens)), tokens)
 
     def under(self, factor: float, tokens: Sequence[int]) -> torch.Tensor:
         """Log-probabilities as :meth:`Oracle.log_probs`, with YaRN of ``factor`` whatever the length."""
@@ -112,12 +112,6 @@ class HuggingFace(Oracle):
                 logits = self.model(input_ids=torch.tensor([list(tokens)]), use_cache=False).logits[0]
             self._cache[key] = logits.float().log_softmax(-1)
         return self._cache[key]
-
-    def rows(self, prompt: list[int], output: list[int]) -> Iterator[torch.Tensor]:
-        """As :meth:`Oracle.rows`, in one forward for each set: frequencies do not depend on the length within one."""
-        tokens = [*prompt, *output]
-        for length in range(len(prompt), len(tokens)):
-            yield self.under(self._factor(length), tokens)[length - 1]
 
     def worst_of(self, prompt: list[int], output: list[int], log_probs: list[float]) -> tuple[float, str]:
         """The largest error in log-probability of a greedy continuation, and where it is."""
@@ -131,7 +125,7 @@ class HuggingFace(Oracle):
         rows = [self.under(factor, tokens)[-1] for factor in self.factors.values()]
         return min(float((row - other).abs().max()) for row, other in combinations(rows, 2))
 
-    def _factor(self, length: int) -> float:
+    def set_at(self, length: int) -> float:
         return next(factor for end, factor in self.factors.items() if length <= end)
 
 

@@ -1,13 +1,11 @@
-"""``ropeswitch loadtest`` against servers of the real engine: ours, and stock vLLM beside it."""
+"""``ropeswitch loadtest`` against a server of the real engine."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ropeswitch.loadtests.client import workload as workloads
-from ropeswitch.loadtests.proof.server import Server as Baseline
 from tests.loadtests.client.commands import loadtest, requests, results
 from tests.passkey_tiny import FOLDER
 from tests.server.running import ENGINE, Server, running
@@ -19,30 +17,6 @@ TINY = str(FOLDER)
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("target"), TINY, *ENGINE) as server:
         yield server
-
-
-@pytest.mark.full
-def test_the_switched_server_answers_right_where_stock_vllm_does_not(target: Server, tmp_path: Path) -> None:
-    """The same prompts for both, in turns: ones whose answers outgrow the first set, and chats."""
-    (tmp_path / "stock").mkdir()
-    stock = [sys.executable, "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", TINY]
-    flags = ["--served-model-name", "passkey-tiny", *ENGINE, "--max-model-len", "1024"]
-    baseline = Baseline([*stock, *flags], tmp_path / "stock")
-    asserted = ["--assert", "correct>=0.95", "--assert", "miscounted==0", "--assert", "failed==0"]
-    try:
-        baseline.wait()
-        for name, scale in (("crossing", "0.1"), ("chat", "0.5")):
-            folder = tmp_path / name
-            folder.mkdir()
-            given = ["--baseline", f"http://127.0.0.1:{baseline.port}", "--text", "village", "--longest", "1024"]
-            given += ["--scale", scale, "--rate", "1", "--seconds", "20", *asserted]
-            assert loadtest(folder, name, target.url, *given, report=True) == 0
-            found = results(folder)["points"][0]
-            assert found["target"]["checked"] > 10
-        # Stock rotates short prompts with the factors of the longest sequence.
-        assert found["baseline"]["correct"] < 0.8 * found["target"]["correct"]
-    finally:
-        baseline.stop()
 
 
 @pytest.mark.full

@@ -57,12 +57,9 @@ def serve(folder: Path, *flags: str, **variables: str) -> AbstractContextManager
     return running(folder, str(BUNDLED_MODEL), *ENGINE, *flags, command=VLLM, ready="/health", variables=variables)
 
 
-@pytest.mark.parametrize("named", ["key", "variable"])
-def test_each_prompt_is_rotated_with_its_own_set(tmp_path: Path, named: str) -> None:
+def test_each_prompt_is_rotated_with_its_own_set(tmp_path: Path) -> None:
     reference = Reference.load(BUNDLED_MODEL, LADDER)
-    variables = {"ROPESWITCH_FACTORS": str(BUNDLED_FACTORS)} if named == "variable" else {}
-    flags = [] if variables else additional_config({"factors": str(BUNDLED_FACTORS)})
-    with serve(tmp_path, *flags, **variables) as server:
+    with serve(tmp_path, ROPESWITCH_FACTORS=str(BUNDLED_FACTORS)) as server:
         for number, pieces in enumerate(PIECES):
             tokens = prompt(pieces)
             assert LADDER.index_for(len(tokens)) == number
@@ -107,14 +104,13 @@ def test_named_in_vllm_plugins_it_adds_sets_by_model_name_and_the_route(tmp_path
         assert ours["ropeswitch_remaining_prefill_seconds"].endswith('{engine="0",model_name="mini"} 0.0')
 
 
-@pytest.mark.parametrize("variables", [{}, {"VLLM_PLUGINS": "ropeswitch"}], ids=["default", "named"])
-def test_without_the_key_stock_vllm_serves(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_without_the_key_stock_vllm_serves(tmp_path: Path) -> None:
     """Stock rotates every prompt with the config's long factors, and takes its scale from the lengths alone."""
     [long] = LADDER.sets[-1:]
     scale = math.sqrt(1 + math.log(LADDER.max_length / STOCK_WINDOW) / math.log(STOCK_WINDOW))
     stock = Reference.load(BUNDLED_MODEL, FactorLadder((replace(long, scale=scale),)))
     ours = Reference.load(BUNDLED_MODEL, LADDER)
-    with serve(tmp_path, **variables) as server:
+    with serve(tmp_path, VLLM_PLUGINS="ropeswitch") as server:
         assert server.get("/v1/rope").status == 404
         assert server.post("/v1/completions", {"model": f"{BUNDLED_MODEL}@r2", "prompt": "A"}).status == 404
         for pieces in PIECES:

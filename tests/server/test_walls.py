@@ -19,7 +19,7 @@ from tests.server.attacks import ATTACKS
 from tests.server.running import Answer, Server, running
 
 MODEL = BUNDLED_MODEL.name
-SECONDS = 30.0
+SECONDS = 12.0
 HEALTH_SECONDS = 1.0
 # An answer of a few tokens, beside a batch that is as full as the server allows.
 ANSWER_SECONDS = 20.0

@@ -115,7 +115,7 @@ def test_every_mount_has_a_volume_whose_source_exists(values: Values, objects: l
         assert {mount["name"] for mount in mounts} == {volume["name"] for volume in spec["volumes"]}
         for container in spec["containers"]:
             paths = [mount["mountPath"] for mount in container["volumeMounts"]]
-            assert len(paths) == len(set(paths)) and ("/tmp" in paths or container["name"] == "passkey")
+            assert len(paths) == len(set(paths)) and "/tmp" in paths
         for volume in spec["volumes"]:
             claim, config = volume.get("persistentVolumeClaim"), volume.get("configMap")
             kind = "PersistentVolumeClaim" if claim else "ConfigMap"

@@ -66,9 +66,8 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("flags", [[], ["--api-server-count", "2"]], ids=["one", "two"])
-def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path, flags: list[str]) -> None:
-    with running(tmp_path, "--enforce-eager", *flags, command=PROGRAM) as server:
+def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path) -> None:
+    with running(tmp_path, "--enforce-eager", command=PROGRAM) as server:
         before = len(wait_for_curl(server))
         [asking] = streaming(server, STREAM)
         interrupt(server)
@@ -114,6 +113,7 @@ def test_a_start_that_is_stopped_says_so_alone(tmp_path: Path, when: str, end: s
             os.killpg(process.pid, end)
         else:  # as systems stop a service
             process.send_signal(end)
-        assert process.wait(60) == 130
+        # Python ends itself by the signal where that interrupted an ``exec``; shells show 130 for both.
+        assert process.wait(60) in (130, -signal.SIGINT)
     lines = log.read_text().splitlines()
     assert lines[-1] == "ropeswitch: stopped" and all(line.startswith("ropeswitch: ") for line in lines)

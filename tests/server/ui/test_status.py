@@ -59,7 +59,11 @@ class Shown:
         registry, sets, self.engine = CollectorRegistry(), ladder(*ends), Engine()
         self.metrics = LengthMetrics(sets, "m", registry)
         running = RunningSequences(self.engine.states, sets.names, self.engine)
-        rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), sets.max_length, ())
+        rope = rope_info(
+            RopeSettings(ladder=sets, theta=10000.0),
+            SimpleNamespace(max_model_len=sets.max_length, dtype="float32"),
+            (),
+        )
         app = FastAPI()
         app.include_router(status.router)
         app.state.ropeswitch = SimpleNamespace(

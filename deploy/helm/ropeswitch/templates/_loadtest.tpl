@@ -3,6 +3,11 @@
 [bursts, chat, crossing, documents, heavy, million, mixed, sessions, soak]
 {{- end -}}
 
+{{/* Shell: export the first of the keys, which the commands want in their environment. */}}
+{{- define "ropeswitch.firstKey" -}}
+OPENAI_API_KEY="$(sed -n 's/^[[:space:]]*//; s/[[:space:]]*$//; /^#/d; /./{p;q;}' "$API_KEY_FILE")" && export OPENAI_API_KEY
+{{- end -}}
+
 {{- define "ropeswitch.loadTestUrl" -}}
 {{- $own := printf "%s://%s:%d" (include "ropeswitch.scheme" .) (include "ropeswitch.poolService" .) (int .Values.service.port) -}}
 {{- default $own .Values.loadTest.url -}}
@@ -99,11 +104,10 @@ template:
         image: {{ include "ropeswitch.image" . | quote }}
         imagePullPolicy: {{ $v.image.pullPolicy }}
         {{- if $v.apiKeys.enabled }}
-        # The first of the keys; the command wants it in its environment.
         command:
           - sh
           - -c
-          - OPENAI_API_KEY="$(sed -n 's/^[[:space:]]*//; s/[[:space:]]*$//; /^#/d; /./{p;q;}' "$API_KEY_FILE")" && export OPENAI_API_KEY && exec ropeswitch "$@"
+          - {{ include "ropeswitch.firstKey" . }} && exec ropeswitch "$@"
           - ropeswitch
         {{- else }}
         command: [ropeswitch]
