@@ -171,8 +171,7 @@ test-full: $(STAMP) ## Run all tests, including the long ones
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
 	@$(if $(ARGS),,$(VISION_PYTEST))
-	@$(if $(ARGS),,$(NIXL_PYTEST))
-	@$(if $(ARGS),,$(LMCACHE_PYTEST))
+	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 2 test-disaggregation test-lmcache)
 
 test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
 	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)
