@@ -163,7 +163,7 @@ def _words(tokenizer: "Tokenizer", opening: tuple[int, ...], tokens: int, random
 
 
 def _show(run: "Verification", verdicts: Mapping[tuple[int, str, str], str], left_out: Sequence[int]) -> None:
-    from ropeswitch.loadtests.verify.run import ALONE
+    from ropeswitch.loadtests.verify.plan import ALONE
 
     heads = ("limit", "mode", "prompt", "requests", "worst error", "tolerance", "sets apart", "")
     rows = [heads] + [

@@ -14,7 +14,7 @@ from ropeswitch.model_patches.guard.fingerprints import (
     symbols,
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
-from ropeswitch.model_patches.switch.releases import RELEASES, in_release, installed, release
+from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
 
 # Module prefix of our patches.
 OURS = "ropeswitch.model_patches."
@@ -38,14 +38,17 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
     )
 
 
-def mismatches(records: Sequence[Patch]) -> dict[str, str]:
-    """Return what differs from the recorded release, with the ropeswitch files that rely on it, by dotted path."""
+def mismatches(records: Sequence[Patch], *, with_fingerprints: bool = True) -> dict[str, str]:
+    """Return what differs from the recorded release, with the ropeswitch files that rely on it, by dotted path.
+
+    Without fingerprints, only missing symbols differ.
+    """
     files: dict[str, list[str]] = {}
     for record in records:
         overridden = (f"{record.target}.{name}" for name in record.overrides)
         for path in filter(in_release, dict.fromkeys((record.target, *record.relies_on, *overridden))):
             files.setdefault(path, []).append(record.file)
-    pinned, compared = recorded(), set(symbols(records))
+    pinned, compared = recorded(), set(symbols(records) if with_fingerprints else ())
     found = {}
     for path in files:
         try:
@@ -79,7 +82,7 @@ def missing_texts(readings: Iterable[Reading]) -> list[str]:
 
 
 def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
-    """Check that the installed vLLM is one that the patches were written for.
+    """Check that the installed vLLM is one that the patches were written for; of an unverified one, that it has the symbols.
 
     Raises:
         RegistryError: naming the first symbol that differs, the release compared with and the command that lists the others.
@@ -91,12 +94,13 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
         raise RegistryError(
             f"{name} is {there}, but its Python files are of {code}; install one release in a fresh environment"
         )
-    if there not in RELEASES:
+    if there not in RELEASES and not unverified():
         raise RegistryError(
             f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one (`ropeswitch patches check` lists "
-            "what changed)"
+            f"what changed), or start it with --unverified-vllm ({UNVERIFIED}=1) and then run `ropeswitch verify`"
         )
-    found = [*mismatches(records).values(), *missing_texts(readings)]
+    texts = () if unverified() else missing_texts(readings)
+    found = [*mismatches(records, with_fingerprints=not unverified()).values(), *texts]
     if found:
         more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(

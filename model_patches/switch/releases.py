@@ -1,12 +1,16 @@
 """Declares the vLLM releases that ropeswitch works with, and the names that differ between them."""
 
 import importlib.metadata
+import os
 from functools import cache
 
 from ropeswitch.factors.errors import InputError
 
 # Paths below and in all records are written for the last one.
 RELEASES = ("0.32.0", "0.33.0")
+
+# Of an environment that accepts another release, in every process.
+UNVERIFIED = "ROPESWITCH_UNVERIFIED_VLLM"
 
 # Modules that an earlier release has under another name, by release: today's name, then that one.
 EARLIER = {
@@ -69,6 +73,11 @@ def release() -> str:
     """Return the installed release, or the last one known, with which any other is compared."""
     found = installed()[1]
     return found if found in RELEASES else RELEASES[-1]
+
+
+def unverified() -> bool:
+    """Whether the installed release has no recorded fingerprints, and the user accepts that (:data:`UNVERIFIED`)."""
+    return installed()[1] not in RELEASES and os.environ.get(UNVERIFIED) == "1"
 
 
 def in_release(path: str) -> bool:

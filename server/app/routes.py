@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
-from ropeswitch.model_patches.switch.releases import release
+from ropeswitch.model_patches.switch.releases import release, unverified
 
 rope_router = APIRouter()
 models_router = APIRouter()
@@ -45,6 +45,7 @@ class RopeInfo(BaseModel):
         description="Symbols of vLLM, what is done to each, and the file that does it."
     )
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
+    vllm_verified: bool = Field(description="False under --unverified-vllm, for a release without fingerprints.")
 
 
 @rope_router.get("/v1/rope", response_model=RopeInfo)
@@ -75,6 +76,7 @@ def rope_info(settings: RopeSettings, model: Any, patches: Sequence[Patch]) -> R
         dtype=str(model.dtype).removeprefix("torch."),
         patches=[{"target": each.target, "kind": each.kind, "file": each.file} for each in patches],
         vllm_version=release(),
+        vllm_verified=not unverified(),
     )
 
 

@@ -1,16 +1,22 @@
-"""Gauges of waiting requests and tokens by length class, which autoscaling uses; and of dropped lines of the log."""
+"""Gauges: waiting requests and tokens by length class, which autoscaling uses; dropped log lines; an unverified vLLM."""
 
 from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
+from ropeswitch.model_patches.switch.releases import unverified
 from ropeswitch.server.front.limits.queue_limits import Admission
 
 LABELS = ("model_name", "length_class")
 REQUESTS = ("ropeswitch_queued_requests", "Answers waiting for their first token, by length class of the prompt.")
 TOKENS = ("ropeswitch_queued_tokens", "Prompt tokens waiting to be computed, by length class of the prompt.")
 DROPPED = ("ropeswitch_dropped_log_lines", "Lines of standard output dropped since the start because nobody read them.")
+
+UNVERIFIED = (
+    "ropeswitch_unverified_vllm",
+    "1 if vLLM has no recorded fingerprints (--unverified-vllm), else 0.",
+)
 
 
 def queue_gauges(
@@ -23,7 +29,11 @@ def queue_gauges(
     requests, tokens = (
         Gauge(name, text, LABELS, multiprocess_mode="livesum", registry=registry) for name, text in (REQUESTS, TOKENS)
     )
-    dropped = Gauge(*DROPPED, ["model_name"], multiprocess_mode="mostrecent", registry=registry).labels(model_name)
+    dropped, not_verified = (
+        Gauge(*each, ["model_name"], multiprocess_mode="mostrecent", registry=registry).labels(model_name)
+        for each in (DROPPED, UNVERIFIED)
+    )
+    not_verified.set(unverified())
 
     def refresh() -> None:
         for each in queue.classes:

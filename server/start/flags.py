@@ -87,6 +87,11 @@ def add(parser: Any) -> None:
         help="Seconds without a step of the engine, with requests in flight, after which /health/ready is 503, and five "
         "times as many until /health/live is (default: 10 times the longest step so far, at least 60).",
     )
+    group.add_argument(
+        "--unverified-vllm",
+        action="store_true",
+        help="Accept a vLLM release without recorded fingerprints; run ropeswitch verify before you trust its answers.",
+    )
     group.add_argument("--verbose", action="store_true", help="Print vLLM's own log (default: only progress at start).")
     group = parser.add_argument_group("Length-aware scheduling", "Plan steps by their predicted time.")
     group.add_argument(

@@ -20,7 +20,7 @@ from ropeswitch.model_patches.switch.config.key import NAME, left_out
 from ropeswitch.model_patches.switch.config.settings import RESERVE, RESERVES, RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.engine_args import configure
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
-from ropeswitch.model_patches.switch.releases import described
+from ropeswitch.model_patches.switch.releases import UNVERIFIED, described, unverified
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.start import arguments, flags, refusals
@@ -111,6 +111,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
     # A headless node has no API server to become ready, so its log is printed throughout.
     if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
         console.release()
+    if args.unverified_vllm:
+        os.environ[UNVERIFIED] = "1"
     console.stage = "reading the model's config"
     flags.check(args)
     args.ropeswitch_access_log = front_flags.access_log(args)
@@ -129,6 +131,10 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         configure(args, settings, hf_config, device_name=device_name)
         base = base_line(settings.theta, hf_config.base, str(hf_config.get("model_type")))
         notes = [base, *_fit_memory(args, vllm_adapter.machine(args), settings, hf_config)]
+        if unverified():
+            notes.append(
+                f"{described()} has no recorded fingerprints: run `ropeswitch verify` before you trust an answer"
+            )
     except UnsupportedError as error:
         raise UsageError(str(error)) from error
     with refusals.channel():

@@ -17,13 +17,14 @@ from ropeswitch.model_patches.guard import cli, fingerprints, registry
 from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, symbols
 from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device
+from ropeswitch.model_patches.switch import releases
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.model_patches.switch.releases import installed, release
+from ropeswitch.model_patches.switch.releases import installed, release, unverified
 from ropeswitch.server.app import engine_utilities
 from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
 from ropeswitch.server.app.engine_utilities import check_process, check_reports
 from ropeswitch.server.cli import main
-from ropeswitch.server.patches import SERVER_PATCHES
+from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
 from tests.server.front.parts import LADDER
 
@@ -131,6 +132,23 @@ def test_another_release_does_not_start(monkeypatch: pytest.MonkeyPatch, package
     monkeypatch.setattr("vllm.__version__", files)
     with pytest.raises(RegistryError, match=re.escape(says)):
         registry.require(())
+
+
+def test_another_release_is_tried_where_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its functions may differ; those that the patches name must be there."""
+    assert not unverified()
+    for module in (registry, releases):
+        monkeypatch.setattr(module, "installed", lambda: ("vllm", "0.34.0"))
+    monkeypatch.setattr("vllm.__version__", "0.34.0")
+    change_generate(monkeypatch)
+    with pytest.raises(RegistryError, match="start it with --unverified-vllm"):
+        registry.require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    monkeypatch.setenv(releases.UNVERIFIED, "1")
+    assert unverified()
+    registry.require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    monkeypatch.delattr(HASHER)
+    with pytest.raises(RegistryError, match=HASHER):
+        registry.require(PATCHES)
 
 
 def report(**changes: Any) -> dict[str, Any]:

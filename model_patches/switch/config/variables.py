@@ -19,8 +19,8 @@ FIELDS = {
     "ROPESWITCH_STEP_LATENCY_TARGET": "step_latency_target",
 }
 _PREFIX = "ROPESWITCH_"
-# Read elsewhere: by the images' health check, by the channel for child processes' refusals, and by tests.
-_OTHERS = re.compile(r"ROPESWITCH_(?:HEALTH_URL|REFUSAL_FILE|TEST_\w+)")
+# Read elsewhere: by the images' health check, by the channel for child processes' refusals, by releases.py, and by tests.
+_OTHERS = re.compile(r"ROPESWITCH_(?:HEALTH_URL|REFUSAL_FILE|UNVERIFIED_VLLM|TEST_\w+)")
 # Kubernetes sets these in every pod for a service of that name, such as ROPESWITCH_PORT_8000_TCP.
 _SERVICE_LINK = re.compile(r"ROPESWITCH_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_\w+)?)")
 # Fields of the key that name a ladder; the key may have only one.

@@ -17,7 +17,8 @@ def _metrics() -> str:
     rows = [(each.name, each.kind, _of_four(each), _sentence(each.text)) for each in every]
     rows += [(name, "gauge", _labels(("model_name", "engine")), _sentence(text)) for name, text in GAUGES.values()]
     rows += [(name, "gauge", _labels(queue_metrics.LABELS), _sentence(text)) for name, text in _QUEUE]
-    rows.append((queue_metrics.DROPPED[0], "gauge", _labels(("model_name",)), _sentence(queue_metrics.DROPPED[1])))
+    more = (queue_metrics.DROPPED, queue_metrics.UNVERIFIED)
+    rows += [(name, "gauge", _labels(("model_name",)), _sentence(text)) for name, text in more]
     return table(
         ("Name", "Type", "Labels", "Meaning"), ((f"`{name}`", kind, labels, text) for name, kind, labels, text in rows)
     )
