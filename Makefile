@@ -209,8 +209,8 @@ docs-metrics: $(STAMP) ## Generate the tables of docs/metrics.md from the code
 docs-models: $(VISION) ## Measure each architecture of vLLM with a tiny checkpoint and write docs/models.md (an interrupted run resumes; ARGS="--only NAME" remeasures one)
 	@PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(BIN)/python -m tests.matrix.run $(ARGS)
 
-docs-proof: $(STAMP) ## Run the measurements of docs/proof.md and write the page (hours; an interrupted run resumes)
-	@$(BIN)/python -m ropeswitch.loadtests.proof $(ARGS)
+docs-proof: $(STAMP) ## Measure the tables of docs/proof.md again and print them (hours; an interrupted run resumes)
+	@$(BIN)/python -m ropeswitch.loadtests.proof
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
 	@echo "bench: rotation of one step, then throughput and start-up"

@@ -18,12 +18,7 @@ settings.register_profile("ropeswitch", deadline=None)
 settings.load_profile("ropeswitch")
 
 # Files that take minutes in `make test-full`. They start first, so that none runs alone at the end.
-LONG = (
-    "exactness/test_runners.py",
-    "exactness/test_model_modes.py",
-    "server/test_vllm_serve.py",
-    "server/test_walls.py",
-)
+LONG = ("exactness/test_runners.py", "exactness/test_model_modes.py", "server/test_vllm_serve.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 from ropeswitch.factors.factor_set import FactorError
 
@@ -34,3 +35,30 @@ def perplexity(sums: Sequence[tuple[float, int]]) -> tuple[float, float | None]:
         return value, None
     squares = math.fsum((nll - mean * count) ** 2 for nll, count in sums)
     return value, value * math.sqrt(squares * documents / (documents - 1)) / tokens
+
+
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Half-width of a 95% interval in standard errors (Student's t), for 1, 2, ... degrees of freedom."""
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the half-width of a 95% interval in standard errors.
+
+    Beyond :data:`T`, it is the first terms of the expansion in 1 / freedom (Abramowitz and Stegun, 26.7.5).
+    """
+    if freedom <= len(T):
+        return T[freedom - 1]
+    return Z + (Z**3 + Z) / (4 * freedom) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * freedom**2)
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
+    """Return the ratio of two perplexities on the same documents, and its 95% interval from their differences.
+
+    Takes each document's mean loss in nats. Raises ValueError if the losses are not pairs, or fewer than two.
+    """
+    if len(ours) != len(theirs) or len(ours) < 2:
+        raise ValueError(f"{len(ours)} and {len(theirs)} documents: give both the same ones, at least two")
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    mean = fmean(differences)
+    error = t_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))
+    return math.exp(mean), math.exp(mean - error), math.exp(mean + error)

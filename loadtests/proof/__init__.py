@@ -1,1 +1,1 @@
-"""Measures what static YaRN costs a real model and ropeswitch does not: docs/proof.md, made by ``make docs-proof``."""
+"""Measures what static YaRN costs a real model and ropeswitch does not: ``make docs-proof`` prints its tables."""

