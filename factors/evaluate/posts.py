@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,15 +24,21 @@ class Posts:
     _gate: asyncio.Semaphore
 
     async def send(self, path: str, body: Mapping[str, Any]) -> tuple[Mapping[str, str], Any]:
-        """Send a body; return the answer's headers and JSON, of a stream the list of its events.
+        """Send a body, again where the server says when; return the answer's headers and JSON, of a stream its events.
 
         Raises:
             FactorError: when the server does not answer, refuses, or answers what is not JSON.
         """
-        url = self.endpoint.url + path
+        url, ends = self.endpoint.url + path, time.monotonic() + self.timeout
         try:
-            async with self._gate, self._session.post(url, json=body, allow_redirects=False) as response:
-                content = await response.read()
+            while True:
+                async with self._gate, self._session.post(url, json=body, allow_redirects=False) as response:
+                    content = await response.read()
+                wait = response.headers.get("retry-after", "")
+                # Full queues and limits of a key, which these requests may fill themselves.
+                if response.status not in (429, 503) or not wait.isdigit() or time.monotonic() + int(wait) > ends:
+                    break
+                await asyncio.sleep(int(wait))
         except TimeoutError as error:
             raise FactorError(f"{url} did not answer within {self.timeout} s (--timeout)") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -40,9 +47,8 @@ class Posts:
             raise FactorError(f"{url} answered {response.status}: {error_message(content) or 'no message'}")
         try:
             if body.get("stream"):
-                lines = content.decode().splitlines()
-                events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-                return response.headers, [json.loads(each) for each in events if each != "[DONE]"]
+                events = [line[6:].strip() for line in content.split(b"\n") if line.startswith(b"data: ")]
+                return response.headers, [json.loads(each) for each in events if each != b"[DONE]"]
             return response.headers, json.loads(content)
         except (ValueError, RecursionError) as error:
             raise nonsense(url, content) from error

@@ -1,13 +1,13 @@
 """Requests of a verification, and what it reads in their answers."""
 
 import asyncio
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from ropeswitch.factors.evaluate.posts import Posts
 from ropeswitch.factors.factor_set import SET_HEADER, FactorError
-from ropeswitch.loadtests.verify.plan import LONGEST_OTHER, OTHERS, Case, Words
+from ropeswitch.loadtests.verify.plan import OTHER_ANSWER, OTHER_PROMPT, OTHERS, Case, Ladder, Words
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
@@ -21,12 +21,20 @@ SAMPLED = {
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: its prompt and own tokens, the latter's log-probabilities, and the set that its header names, if any."""
+    """An answer.
+
+    Attributes:
+        prompt: Token ids of its prompt.
+        tokens: Its own token ids, with their log-probabilities in ``log_probs``.
+        named_set: The set in its header; None without one.
+        cached: Tokens of its prompt that the prefix cache had; None if the server does not say.
+    """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
     named_set: str | None
+    cached: int | None
 
 
 @dataclass
@@ -38,21 +46,23 @@ class Client:
     _scored: dict[tuple[str, tuple[int, ...]], list[float]] = field(default_factory=dict)
 
     async def answer(self, case: Case) -> Answer:
-        """Send a case and return its answer; FactorError if it has no log-probabilities."""
+        """Send a case and return its answer; FactorError if it is refused, short or without log-probabilities."""
         body = {**SAMPLED, **self._common(case.forced), "max_tokens": case.answer, "seed": len(case.prompt)}
         if case.text is None:
-            headers, found = await self.posts.send(COMPLETIONS, body | {"prompt": list(case.prompt), "logprobs": 0})
+            body |= {"prompt": list(case.prompt), "logprobs": 0}
         else:
-            message = [{"role": "user", "content": case.text}]
-            asked = body | {"messages": message, "logprobs": True, "top_logprobs": 0, "stream": True}
-            headers, found = await self.posts.send(CHATS, asked)
+            body |= {"messages": [{"role": "user", "content": case.text}], "logprobs": True, "top_logprobs": 0}
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        headers, found = await self.posts.send(COMPLETIONS if case.text is None else CHATS, body)
         try:
-            prompt, made, log_probs = _completion(found, case) if case.text is None else _chat(found)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            prompt, tokens, log_probs, usage = _completion(found, case) if case.text is None else _chat(found)
+            log_probs = _finite(log_probs)
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise self._silent("an answer") from error
-        if len(made) != case.answer or len(log_probs) != case.answer:
-            raise self._silent(f"each of an answer's {case.answer} tokens")
-        return Answer(prompt, made, log_probs, headers.get(SET_HEADER))
+        if not len(tokens) == len(log_probs) == case.answer:
+            raise self._silent(f"each of the {case.answer} tokens that were asked for; it has {len(tokens)} tokens")
+        return Answer(prompt, tokens, log_probs, headers.get(SET_HEADER), cached)
 
     async def scores(self, tokens: tuple[int, ...], factor_set: str) -> list[float]:
         """Return the log-probability of each of ``tokens`` but the first, computed whole in one set."""
@@ -61,21 +71,22 @@ class Client:
             _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set))
             try:
                 entries = found["choices"][0]["prompt_logprobs"][1:]
-                values = [float(each[str(token)]["logprob"]) for token, each in zip(tokens[1:], entries, strict=True)]
+                values = [each[str(token)]["logprob"] for token, each in zip(tokens[1:], entries, strict=True)]
+                self._scored[key] = list(_finite(values))
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise self._silent("a prompt (prompt_logprobs)") from error
-            self._scored[key] = values
         return self._scored[key]
 
-    async def others(self, words: Words, sets: Sequence[str]) -> None:
+    async def others(self, words: Words, ladder: Ladder) -> None:
         """Keep :data:`OTHERS` requests in flight, some in sets that they name, until cancelled."""
+        longest = min(OTHER_PROMPT, ladder.longest - OTHER_ANSWER)
 
         async def one() -> None:
             while True:
-                forced = (*sets, None)[int(words.random.integers(len(sets) + 1))]
-                prompt = words.cut(int(words.random.integers(16, LONGEST_OTHER)))
-                body = {**self._common(forced), "prompt": list(prompt), "max_tokens": 64, "ignore_eos": True}
-                await self.posts.send(COMPLETIONS, body)
+                forced = (*ladder.names, None)[int(words.random.integers(len(ladder.names) + 1))]
+                prompt = words.cut(int(words.random.integers(16, longest)))
+                body = {"prompt": list(prompt), "max_tokens": OTHER_ANSWER, "ignore_eos": True}
+                await self.posts.send(COMPLETIONS, body | self._common(forced))
 
         async with asyncio.TaskGroup() as group:
             for _ in range(OTHERS):
@@ -91,18 +102,29 @@ class Client:
         )
 
 
-Read = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+Read = tuple[tuple[int, ...], tuple[int, ...], Any, Any]
 
 
 def _completion(answer: Any, case: Case) -> Read:
     [choice] = answer["choices"]
-    return case.prompt, tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
+    return case.prompt, tuple(choice["token_ids"]), choice["logprobs"]["token_logprobs"], answer.get("usage") or {}
 
 
 def _chat(events: Any) -> Read:
+    if error := next((event["error"] for event in events if "error" in event), None):
+        raise FactorError(f"a chat ended with an error: {error}")
     choices = [choice for event in events for choice in event["choices"]]
     log_probs = [
         each["logprob"] for choice in choices if choice.get("logprobs") for each in choice["logprobs"]["content"]
     ]
     tokens = [token for choice in choices for token in choice.get("token_ids") or ()]
-    return tuple(events[0]["prompt_token_ids"]), tuple(tokens), tuple(log_probs)
+    usage: Any = next((event["usage"] for event in reversed(events) if event.get("usage")), {})
+    return tuple(events[0]["prompt_token_ids"]), tuple(tokens), log_probs, usage
+
+
+def _finite(values: Any) -> tuple[float, ...]:
+    """Return log-probabilities as floats; TypeError or ValueError for one that is not a finite number."""
+    found = tuple(map(float, values))
+    if not all(map(math.isfinite, found)):
+        raise ValueError("not finite")
+    return found

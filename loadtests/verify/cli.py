@@ -2,31 +2,33 @@
 
 import argparse
 import asyncio
-import json
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropeswitch.factors.errors import FactorError, InputError, UsageError
 from ropeswitch.factors.files import check_target, save_text
 from ropeswitch.factors.numbers import LARGEST, flag, number, tokens, whole
-from ropeswitch.factors.text_table import table
 
 if TYPE_CHECKING:
     from ropeswitch.factors.evaluate.endpoint import Endpoint
     from ropeswitch.factors.evaluate.tokenizers import Tokenizer
-    from ropeswitch.loadtests.verify.plan import Ladder, Words
+    from ropeswitch.loadtests.verify.plan import Case, Ladder, Words
+    from ropeswitch.loadtests.verify.reference import Reference
     from ropeswitch.loadtests.verify.run import Verification
+
+T = TypeVar("T")
 
 EXAMPLES = """\
 examples:
   ropeswitch verify http://127.0.0.1:8000
-  ropeswitch verify http://127.0.0.1:8000 --reference /models/llama --longest 256k
+  ropeswitch verify http://127.0.0.1:8000 --reference /models/llama --longest 16k
 exit codes: 0 exact; 1 an answer differs; 2 bad input, or it cannot be told; 130 interrupted
 """
-LONGEST = "128k"
+# The server returns one log-probability for each token, by default at most 65,536.
+LONGEST = "64k"
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -60,27 +62,53 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="SECONDS",
         help="of one request (default: 3600)",
     )
+    add("--concurrency", type=flag(whole, 1, 1000), default=16, metavar="N", help="requests in flight (default: 16)")
+    add("--force", action="store_true", help="overwrite the file of -o if it exists")
     add("-o", "--output", metavar="FILE", help="also write the result as JSON")
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the command; InputError where nothing can be told."""
-    longest = tokens("--longest", args.longest, 64, "a number of tokens, at least 64, such as 8192 or 128k")
+    import numpy as np
+
+    from ropeswitch.factors.evaluate.endpoint import connect
+    from ropeswitch.factors.evaluate.target import special_tokens
+    from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer
+    from ropeswitch.loadtests.verify.chats import chats
+    from ropeswitch.loadtests.verify.plan import SHORTEST, limits
+
+    longest = tokens(
+        "--longest", args.longest, SHORTEST, f"a number of tokens, at least {SHORTEST}, such as 8192 or 64k"
+    )
     if args.factors is not None and args.reference is None:
         raise UsageError("--factors: applies to --reference only")
     if args.output is not None:
-        check_target("--output", Path(args.output), overwrite=False)
+        check_target("--output", Path(args.output), overwrite=args.force)
     try:
-        return _first_error(args, longest)
+        endpoint = connect(args.url, args.model, args.ca, args.wait, args.insecure)
+        rope = _rope(endpoint)
+        ladder = _ladder(endpoint, rope, longest)
+        if not (ends := limits(ladder)):
+            raise FactorError(f"{endpoint.url}: takes {ladder.longest:,} tokens, but verification needs {SHORTEST}")
+        tokenizer = ServedTokenizer(endpoint) if args.tokenizer is None else LocalTokenizer(args.tokenizer)
+        words = _words(tokenizer, special_tokens(tokenizer.text)[0], max(ends), np.random.default_rng())
+        talks = chats(tokenizer, ladder, ends, words, _say)
+        reference = _reference(args, ladder)
+        run, text, served = _first_error(_verify(args, endpoint, ladder, words, ends, talks, reference is not None))
+        if (connect(args.url, args.model, args.ca, 0, args.insecure), _rope(endpoint)) != (endpoint, rope):
+            raise FactorError(f"{endpoint.url}: the model or its ladder changed during the run; run it again")
+        if reference is not None:
+            run.compare(reference, text, served)
     except KeyboardInterrupt:
         print("\nropeswitch verify: interrupted; nothing was decided", file=sys.stderr)
         return 130
+    return _decide(args, run, [end for end in ladder.ends if end not in ends])
 
 
-def _first_error(args: argparse.Namespace, longest: int) -> int:
+def _first_error(running: Coroutine[Any, Any, T]) -> T:
     # The first error cancels the other requests.
     try:
-        return asyncio.run(_verify(args, longest))
+        return asyncio.run(running)
     except* InputError as errors:
         group: BaseException = errors
         while isinstance(group, BaseExceptionGroup):
@@ -88,64 +116,68 @@ def _first_error(args: argparse.Namespace, longest: int) -> int:
         raise group from None
 
 
-async def _verify(args: argparse.Namespace, longest: int) -> int:
-    import numpy as np
-
-    from ropeswitch.factors.evaluate.endpoint import connect
+async def _verify(
+    args: argparse.Namespace,
+    endpoint: "Endpoint",
+    ladder: "Ladder",
+    words: "Words",
+    ends: Sequence[int],
+    talks: "Sequence[Case]",
+    has_reference: bool,
+) -> "tuple[Verification, tuple[int, ...], dict[str, list[float]]]":
+    """Run the requests; return the run, and the server's scores of a text in each set, if there is a reference."""
     from ropeswitch.factors.evaluate.posts import posting
-    from ropeswitch.factors.evaluate.target import special_tokens
-    from ropeswitch.factors.evaluate.tokenizers import LocalTokenizer, ServedTokenizer
     from ropeswitch.loadtests.verify.ask import Client
-    from ropeswitch.loadtests.verify.plan import limits
-    from ropeswitch.loadtests.verify.run import DIFFERS, UNKNOWN, Verification
+    from ropeswitch.loadtests.verify.run import MOST_REFERENCE, Verification
 
-    endpoint = connect(args.url, args.model, args.ca, args.wait, args.insecure)
-    ladder = _ladder(endpoint)
-    ends = limits(ladder, longest)
-    if not ends:
-        raise FactorError(
-            f"--longest {args.longest}: the shortest set ends at {ladder.ends[0]:,} tokens; allow that many"
-        )
-    tokenizer = ServedTokenizer(endpoint) if args.tokenizer is None else LocalTokenizer(args.tokenizer)
-    words = _words(tokenizer, special_tokens(tokenizer.text)[0], max(ends), np.random.default_rng())
-    async with posting(endpoint, args.timeout, concurrency=64) as posts:
-        client = Client(posts, f"verify-{secrets.token_hex(8)}")
-        run = Verification(client, ladder, words, lambda line: print(f"verify: {line}", file=sys.stderr, flush=True))
-        await run.run(ends, tokenizer)
-        if args.reference is not None:
-            from ropeswitch.loadtests.verify.reference import Reference
+    async with posting(endpoint, args.timeout, args.concurrency) as posts:
+        run = Verification(Client(posts, f"verify-{secrets.token_hex(8)}"), ladder, words, _say)
+        await run.run(ends, talks)
+        # The server generates one token after them.
+        text = words.cut(min(ends[0], MOST_REFERENCE, ladder.longest - 1))
+        return run, text, await run.scored(text) if has_reference else {}
 
-            await run.compare(Reference.load(args.reference, args.factors, ladder.longest), ends)
-    now = connect(args.url, args.model, args.ca, 0, args.insecure)
-    if (now, now.sets) != (endpoint, endpoint.sets):
-        raise FactorError(f"{endpoint.url}: the model or its ladder changed during the run; run it again")
+
+def _reference(args: argparse.Namespace, ladder: "Ladder") -> "Reference | None":
+    """Load the reference before the run, so that errors show before minutes of other work."""
+    if args.reference is None:
+        return None
+    from ropeswitch.loadtests.verify.reference import Reference
+
+    return Reference.load(args.reference, args.factors, ladder)
+
+
+def _decide(args: argparse.Namespace, run: "Verification", left_out: Sequence[int]) -> int:
+    """Print the table and write the file; return the exit code."""
+    from ropeswitch.loadtests.verify import table
+    from ropeswitch.loadtests.verify.run import DIFFERS, UNKNOWN
+
     verdicts = {key: run.verdict(row) for key, row in run.rows.items()}
-    _show(run, verdicts, [end for end in ladder.ends if end not in ends])
+    print("\n".join(table.lines(run, verdicts, left_out)))
     if args.output is not None:
-        save_text(args.output, json.dumps(_results(run, verdicts), indent=1) + "\n")
+        save_text(args.output, table.to_json(run, verdicts, left_out), overwrite=args.force)
     found = set(verdicts.values())
     return 1 if DIFFERS in found else 2 if UNKNOWN in found else 0
 
 
-def _ladder(endpoint: "Endpoint") -> "Ladder":
-    from ropeswitch.loadtests.verify.plan import Ladder
-
+def _rope(endpoint: "Endpoint") -> Any:
     if not endpoint.sets:
         raise FactorError(
-            f"{endpoint.url}: lists no factor sets at /v1/rope, so it cannot be told which one a request should have; start "
+            f"{endpoint.url}: lists no factor sets at /v1/rope, so nothing says which one a request should have; start "
             "it with ropeswitch serve, or vllm serve with VLLM_PLUGINS=ropeswitch"
         )
-    if endpoint.max_model_len is None:
-        raise FactorError(f"{endpoint.url}/v1/models: states no max_model_len")
-    sets = sorted(endpoint.sets, key=lambda each: each["max_length"])
-    rope = endpoint.get("/v1/rope").json
-    return Ladder(
-        tuple(each["name"] for each in sets),
-        tuple(each["max_length"] for each in sets),
-        str(rope.get("policy")),
-        min(endpoint.max_model_len, sets[-1]["max_length"]),
-        str(rope.get("dtype")),
-    )
+    return endpoint.get("/v1/rope").json
+
+
+def _ladder(endpoint: "Endpoint", rope: Any, longest: int) -> "Ladder":
+    from ropeswitch.loadtests.verify.plan import Ladder
+
+    try:
+        return Ladder.of(rope, longest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FactorError(
+            f"{endpoint.url}/v1/rope: has no {error}; verify needs a server of this release of ropeswitch"
+        ) from error
 
 
 def _words(tokenizer: "Tokenizer", opening: tuple[int, ...], tokens: int, random: Any) -> "Words":
@@ -162,35 +194,5 @@ def _words(tokenizer: "Tokenizer", opening: tuple[int, ...], tokens: int, random
     return Words(opening, ids, random)
 
 
-def _show(run: "Verification", verdicts: Mapping[tuple[int, str, str], str], left_out: Sequence[int]) -> None:
-    from ropeswitch.loadtests.verify.plan import ALONE
-
-    heads = ("limit", "mode", "prompt", "requests", "worst error", "tolerance", "sets apart", "")
-    rows = [heads] + [
-        (
-            f"{row.limit:,}", row.how, row.where, str(len(row.errors)), f"{row.worst:.2g}",
-            f"{run.allowed(row):.2g}", f"{apart:.2g}" if row.how != ALONE and (apart := run.apart.get(row.limit)) else "",
-            verdicts[key],
-        )
-        for key, row in run.rows.items()
-    ]  # fmt: skip
-    print(table(rows))
-    for row in run.rows.values():
-        for fault in dict.fromkeys(row.faults):
-            print(f"{row.limit:,} tokens, {row.how}, {row.where}: {fault}")
-    for end, apart in run.apart.items():
-        if apart <= run.tolerance():
-            alike = f"the sets on both sides score the same tokens alike (difference {apart:.2g})"
-            print(f"cannot tell around {end:,} tokens: {alike}")
-    if left_out:
-        print(f"not tried: {', '.join(f'{end:,}' for end in left_out)} tokens (--longest)")
-
-
-def _results(run: "Verification", verdicts: Mapping[tuple[int, str, str], str]) -> dict[str, Any]:
-    rows = [vars(row) | {"tolerance": run.allowed(row), "verdict": verdicts[key]} for key, row in run.rows.items()]
-    return {
-        "url": run.client.posts.endpoint.url,
-        "model": run.client.posts.endpoint.model,
-        "apart": run.apart,
-        "rows": rows,
-    }
+def _say(line: str) -> None:
+    print(f"verify: {line}", file=sys.stderr, flush=True)

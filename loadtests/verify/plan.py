@@ -4,15 +4,17 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 # Tokens of an answer: enough on either side of a limit for the sets to differ, and few recomputations.
 ANSWER = 16
-# Tokens of the answers that show how differently kernels round.
+# Tokens of the answers that show how differently kernels round; the shortest sequences around which anything is sent.
 MEASURED = 64
-# Requests of other users beside those that are verified, and the longest of their prompts, in tokens.
-OTHERS, LONGEST_OTHER = 8, 512
+SHORTEST = 3 * MEASURED + 1
+# Requests of other users beside those that are verified, and the longest of their prompts and answers, in tokens.
+OTHERS, OTHER_PROMPT, OTHER_ANSWER = 8, 512, 64
 # How a case is sent. `cached` repeats a prompt of `batch`; `other set` follows the same prompt in the next lower set.
 ALONE, BATCH, CACHED, OTHER_SET, CHAT = "alone", "in a batch", "cached", "after another set", "chat"
 
@@ -23,21 +25,44 @@ class Ladder:
 
     Attributes:
         names: Its sets, in order.
-        ends: The longest sequence of each, in tokens.
+        ends: The longest sequence of each, in tokens; of the last, at most the server's.
         policy: ``length``, or ``reserve``, which places a request by its prompt and output limit.
-        longest: The longest sequence that the server takes, in tokens.
-        dtype: Of its weights and activations.
+        dtype: Of the server's weights and activations.
+        most: The longest sequences to send, in tokens.
     """
 
     names: tuple[str, ...]
     ends: tuple[int, ...]
     policy: str
-    longest: int
     dtype: str
+    most: int
+
+    @classmethod
+    def of(cls, rope: dict[str, Any], most: int) -> "Ladder":
+        """Return the ladder of ``GET /v1/rope``, without the sets that no sequence of its ``max_model_len`` tokens needs.
+
+        Raises:
+            KeyError, TypeError, ValueError: when it is not such an answer.
+        """
+        longest = int(rope["max_model_len"])
+        ends = [min(int(each["max_length"]), longest) for each in rope["sets"]]
+        count = ends.index(longest) + 1 if longest in ends else len(ends)
+        names = tuple(str(each["name"]) for each in rope["sets"][:count])
+        return cls(names, tuple(ends[:count]), str(rope["policy"]), str(rope["dtype"]), most)
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence, in tokens."""
+        return self.ends[-1]
 
     def set_of(self, length: int) -> str:
         """Return the set of a sequence of ``length`` tokens."""
         return self.names[bisect_left(self.ends, length)]
+
+    def beside(self, end: int) -> tuple[str, str] | None:
+        """Return the sets on both sides of a limit; of the last one, its set and the one before; None for one set."""
+        index = min(bisect_left(self.ends, end), len(self.names) - 2)
+        return None if index < 0 else (self.names[index], self.names[index + 1])
 
     def stretches(self, prompt: int, answer: int, forced: str | None) -> list[tuple[str, range]]:
         """Return the sets of an answer's tokens, each with the lengths of the sequences that they follow."""
@@ -91,33 +116,33 @@ class Words:
         return (*self.opening, *repeated)[:tokens]
 
 
-def limits(ladder: Ladder, longest: int) -> list[int]:
-    """Return the ends of sets around which prompts of at most ``longest`` tokens fit, answers included."""
-    return [end for end in ladder.ends if 3 * MEASURED < end <= min(longest, ladder.longest)]
+def limits(ladder: Ladder) -> list[int]:
+    """Return the lengths around which sequences fit: ends of sets, and the longest sequence, which lies in a set."""
+    last = min(ladder.longest, ladder.most)
+    return sorted({end for end in (*ladder.ends, last) if end >= SHORTEST and (end == last or crosses(ladder, end))})
 
 
-def alone(ladder: Ladder, ends: Sequence[int], words: Words) -> list[Case]:
-    """Return one request for each set, far from its limits, that asks for its set."""
-    return [
-        Case(end, "in the set", ALONE, words.cut(end - 2 * MEASURED), ladder.set_of(end), answer=MEASURED)
-        for end in ends
-    ]
+def crosses(ladder: Ladder, end: int) -> bool:
+    """Whether sequences may go on after ``end`` tokens, by the length of two answers, in another set."""
+    return end in ladder.ends and end + 2 * ANSWER < min(ladder.longest, ladder.most)
+
+
+def alone(ladder: Ladder, end: int, words: Words) -> Case:
+    """Return a request for the set that ends there, far from its limits."""
+    return Case(end, "in the set", ALONE, words.cut(end - 2 * MEASURED), ladder.set_of(end), answer=MEASURED)
 
 
 def around(ladder: Ladder, end: int, words: Words) -> list[Case]:
     """Return prompts below, at and one past a limit, and those whose answers cross it."""
-    places = {"below": end - 2 * ANSWER, "crossing": end - ANSWER // 2, "at": end, "one past": end + 1}
-    # One more token than a prompt with its answer is scored.
-    return [
-        Case(end, where, BATCH, words.cut(tokens))
-        for where, tokens in places.items()
-        if tokens + ANSWER < ladder.longest
-    ]
+    places = {"below": end - 2 * ANSWER}
+    if crosses(ladder, end):
+        places |= {"crossing": end - ANSWER // 2, "at": end, "one past": end + 1}
+    return [Case(end, where, BATCH, words.cut(tokens)) for where, tokens in places.items()]
 
 
 def after_another_set(ladder: Ladder, end: int, words: Words) -> tuple[Case, Case] | None:
     """Return two requests with one prompt, one past a limit: first in the set that ends there, then in its own."""
-    if end + 1 + ANSWER >= ladder.longest:
+    if not crosses(ladder, end):
         return None
     prompt = words.cut(end + 1)
     first = Case(end, "one past", OTHER_SET, prompt, ladder.set_of(end), answer=1)

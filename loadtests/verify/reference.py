@@ -1,7 +1,9 @@
 """What is right by Transformers: the served model on this machine, rotated with each set of the ladder."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.evaluate.local_target import LocalTarget
@@ -9,6 +11,7 @@ from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.ladders.choice import AUTO, parse
 from ropeswitch.factors.ladders.choose import choose, from_file
 from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.loadtests.verify.plan import Ladder
 
 
 @dataclass(frozen=True)
@@ -18,26 +21,37 @@ class Reference:
     target: LocalTarget
 
     @classmethod
-    def load(cls, folder: str, factors: str | None, max_model_len: int) -> "Reference":
+    def load(cls, folder: str, factors: str | None, ladder: Ladder) -> "Reference":
         """Load a model's folder, with the sets of a factor file, the config's own, or the automatic ladder's.
 
         Raises:
-            FactorError: for a model or a file that cannot be used.
+            FactorError: for a model or a file that cannot be used, too little memory, or sets without those of the server.
         """
-        model = LocalModel.load(folder)
-        ladder = model.ladder
-        if factors is not None:
-            ladder = from_file(factors).ladder
-        elif ladder is None:
-            ladder = choose(parse(AUTO), model.model.config.get_text_config().to_dict(), max_model_len).ladder
-        return cls(LocalTarget(folder, model, ladder))
+        stored = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if 2 * stored > free:
+            raise FactorError(
+                f"--reference {folder!r}: its weights take up to {2 * stored >> 30} GiB in float32, and {free >> 30} GiB "
+                "are free; run the command on another machine"
+            )
+        try:
+            model = LocalModel.load(folder)
+        except (RuntimeError, MemoryError) as error:
+            raise FactorError(f"--reference {folder!r}: {str(error).splitlines()[0]}") from error
+        made = from_file(factors).ladder if factors is not None else model.ladder
+        if made is None:
+            made = choose(parse(AUTO), model.model.config.get_text_config().to_dict(), ladder.longest).ladder
+        if missing := [name for name in ladder.names if name not in made.names]:
+            raise FactorError(
+                f"--reference: the server has a set {missing[0]!r}, but this ladder has {', '.join(made.names)}; "
+                "set --factors"
+            )
+        return cls(LocalTarget(folder, model, made))
 
     def scores(self, tokens: Sequence[int], factor_set: str) -> list[float]:
-        """Return the log-probability of each token but the first; FactorError for a set that the ladder lacks."""
-        if factor_set not in self.target.sets:
-            known = ", ".join(self.target.sets[1:])
-            raise FactorError(
-                f"--reference: the server has a set {factor_set!r}, but this ladder has {known}; set --factors"
-            )
-        [losses] = self.target.losses([Window(tokens, 1)], factor_set)
+        """Return the log-probability of each token but the first; FactorError where the memory does not suffice."""
+        try:
+            [losses] = self.target.losses([Window(tokens, 1)], factor_set)
+        except (RuntimeError, MemoryError) as error:
+            raise FactorError(f"--reference: {str(error).splitlines()[0]}") from error
         return [-each for each in losses]

@@ -2,39 +2,38 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING
 
-from ropeswitch.factors.errors import UsageError
-from ropeswitch.factors.evaluate.tokenizers import Tokenizer
+from ropeswitch.factors.errors import InputError
 from ropeswitch.loadtests.verify.ask import Answer, Client
 from ropeswitch.loadtests.verify.plan import (
     ALONE,
     ANSWER,
     BATCH,
     CACHED,
-    CHAT,
-    OTHER_SET,
     Case,
     Ladder,
     Words,
     after_another_set,
     alone,
     around,
+    crosses,
 )
 
 if TYPE_CHECKING:
     from ropeswitch.loadtests.verify.reference import Reference
 
-# In log-probability, by the server's dtype: kernels for one token and for many round differently. Where a request alone is
-# further off than MOST_NOISE, its rotation is wrong; others may be off by TIMES as much as those, and at least by LEAST.
-LEAST = {"float32": 1e-3, "float16": 1e-2}
-LEAST_OF_OTHERS, TIMES, MOST_NOISE = 0.03, 3.0, 0.3
+# In log-probability, by the server's dtype: kernels for one token and for many round differently. A request alone may be off
+# by the second figure; others by TIMES as much as those are, and by the first. A mean over a text may be off by the first.
+ROUNDING = {"float32": (1e-3, 1e-2), "float16": (1e-2, 0.1)}
+ROUNDING_OF_OTHERS, TIMES = (0.03, 0.3), 3.0
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
+# Lone requests take about a tenth of the time.
+SHARE = 10
 
 
 @dataclass
@@ -43,7 +42,8 @@ class Row:
 
     Attributes:
         errors: Largest difference of an answer's log-probabilities and those of the same tokens scored whole, by answer.
-        faults: What else was wrong.
+        faults: What else is wrong.
+        unknown: Why nothing can be told, if so.
     """
 
     limit: int
@@ -51,6 +51,7 @@ class Row:
     where: str
     errors: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
     @property
     def worst(self) -> float:
@@ -73,100 +74,105 @@ class Verification:
     rows: dict[tuple[int, str, str], Row] = field(default_factory=dict)
     apart: dict[int, float] = field(default_factory=dict)
 
-    async def run(self, ends: Sequence[int], tokenizer: Tokenizer) -> None:
-        """Send every case of these limits, alone, in one batch with others, from the cache and in other sets' tracks."""
+    async def run(self, ends: Sequence[int], chats: Sequence[Case]) -> None:
+        """Send every case of these limits, alone, in one batch with others, from the cache and in other sets' tracks.
+
+        Raises:
+            InputError: when the shortest lone request cannot be compared, as then no other can.
+        """
         started = time.monotonic()
-        for case in alone(self.ladder, ends, self.words):
-            self.report(f"{case.limit:,} tokens: one request alone")
-            await self._check(case)
-        tokens = sum(ends)
+        for end in ends:
+            self.report(f"{end:,} tokens: one request alone")
+            await self._check(alone(self.ladder, end, self.words))
+            first = next(iter(self.rows.values()))
+            if first.unknown:
+                raise InputError(first.unknown[0])
         seconds = time.monotonic() - started
-        self.report(
-            f"alone: {seconds:.0f} s for {tokens:,} tokens; the rest takes about {max(1, seconds * 7 / 60):.0f} min"
-        )
+        self.report(f"alone: {seconds:.0f} s; the rest takes about {max(1, seconds * SHARE / 60):.0f} min")
         cases = [case for end in ends for case in around(self.ladder, end, self.words)]
         async with asyncio.TaskGroup() as group:
-            load = group.create_task(self.client.others(self.words, self.ladder.names))
+            load = group.create_task(self.client.others(self.words, self.ladder))
             try:
                 await self._phase(cases)
                 await self._phase([Case(each.limit, each.where, CACHED, each.prompt) for each in cases])
                 for end in ends:
                     if pair := after_another_set(self.ladder, end, self.words):
-                        await self.client.answer(pair[0])
-                        await self._check(pair[1])
-                await self._phase(list(self._chats(ends, tokenizer)))
+                        await self._phase(pair[:1], compared=False)
+                        await self._phase(pair[1:])
+                await self._phase(chats)
             finally:
                 load.cancel()
+
+    @property
+    def rounding(self) -> tuple[float, float]:
+        return ROUNDING.get(self.ladder.dtype, ROUNDING_OF_OTHERS)
 
     def tolerance(self) -> float:
         """Return the largest difference that rounding explains."""
         noise = max((row.worst for row in self.rows.values() if row.how == ALONE), default=0.0)
-        return max(LEAST.get(self.ladder.dtype, LEAST_OF_OTHERS), TIMES * min(noise, MOST_NOISE / TIMES))
+        least, most = self.rounding
+        return min(max(least, TIMES * noise), most)
 
     def allowed(self, row: Row) -> float:
         """Return the largest difference that is no fault in a row."""
-        return self.tolerance() if row.how in (BATCH, CACHED, OTHER_SET, CHAT) else MOST_NOISE
+        return {ALONE: self.rounding[1], REFERENCE: self.rounding[0]}.get(row.how, self.tolerance())
 
     def verdict(self, row: Row) -> str:
         """Return :data:`EXACT`, :data:`DIFFERS`, or :data:`UNKNOWN` where another set would have passed too."""
         if row.faults or row.worst > self.allowed(row):
             return DIFFERS
-        blind = row.how not in (ALONE, REFERENCE) and self.apart.get(row.limit, inf) <= self.tolerance()
-        return UNKNOWN if blind else EXACT
+        blind = row.how not in (ALONE, REFERENCE) and self.apart.get(row.limit, 1.0) <= self.tolerance()
+        return UNKNOWN if row.unknown or blind else EXACT
 
-    async def compare(self, reference: "Reference", ends: Sequence[int]) -> None:
+    def compare(self, reference: "Reference", tokens: Sequence[int], served: dict[str, list[float]]) -> None:
         """Compare the server's scores of a text in each set with Transformers', by their mean difference."""
-        tokens = self.words.cut(min([*ends, MOST_REFERENCE]))
-        for name, end in zip(self.ladder.names, self.ladder.ends, strict=True):
+        found = {}
+        for name in self.ladder.names:
             self.report(f"{REFERENCE}: {len(tokens):,} tokens in set {name}")
-            served = await self.client.scores(tokens, name)
-            by_set = {each: _mean_difference(served, reference.scores(tokens, each)) for each in self.ladder.names}
-            row = self.rows.setdefault((end, REFERENCE, name), Row(end, REFERENCE, name, [by_set[name]]))
-            nearest = min(by_set, key=by_set.__getitem__)
-            if by_set[nearest] < by_set[name] / 2:
+            found[name] = reference.scores(tokens, name)
+        for name, end in zip(self.ladder.names, self.ladder.ends, strict=True):
+            off = {each: _mean_difference(served[name], scores) for each, scores in found.items()}
+            row = self.rows[end, REFERENCE, name] = Row(end, REFERENCE, name, [off[name]])
+            if (nearest := min(off, key=off.__getitem__)) != name and off[nearest] < off[name] / 2:
                 row.faults.append(f"rotates as set {nearest!r} of {REFERENCE} does")
 
-    async def _phase(self, cases: Sequence[Case]) -> None:
-        if cases:
+    async def scored(self, tokens: tuple[int, ...]) -> dict[str, list[float]]:
+        """Return the server's scores of a text in each set."""
+        return {name: await self.client.scores(tokens, name) for name in self.ladder.names}
+
+    async def _phase(self, cases: Sequence[Case], *, compared: bool = True) -> None:
+        if cases and compared:
             tokens = sum(len(case.prompt) for case in cases)
             self.report(f"{cases[0].how}: {len(cases)} requests, {tokens:,} prompt tokens")
         async with asyncio.TaskGroup() as group:
             for case in cases:
-                group.create_task(self._check(case))
+                group.create_task(self._check(case) if compared else self.client.answer(case))
 
     async def _check(self, case: Case) -> None:
         row = self.rows.setdefault((case.limit, case.how, case.where), Row(case.limit, case.how, case.where))
-        answer = await self.client.answer(case)
-        sequence = answer.prompt + answer.tokens
-        stretches = self.ladder.stretches(len(answer.prompt), case.answer, case.forced)
+        try:
+            answer = await self.client.answer(case)
+            sequence = answer.prompt + answer.tokens
+            stretches = self.ladder.stretches(len(answer.prompt), case.answer, case.forced)
+            worst = 0.0
+            for name, lengths in stretches:
+                worst = max(worst, _furthest(answer, await self.client.scores(sequence, name), lengths))
+            beside = self.ladder.beside(case.limit)
+            if (
+                beside
+                and case.how == BATCH
+                and case.where == ("crossing" if crosses(self.ladder, case.limit) else "below")
+            ):
+                one, other = [(await self.client.scores(sequence, name))[-ANSWER:] for name in beside]
+                self.apart[case.limit] = max(abs(a - b) for a, b in zip(one, other, strict=True))
+        except InputError as error:
+            row.unknown.append(str(error))
+            return
+        row.errors.append(worst)
         if answer.named_set not in (None, stretches[0][0]):
             row.faults.append(f"began in set {answer.named_set!r} instead of {stretches[0][0]!r}")
-        worst = 0.0
-        for name, lengths in stretches:
-            scores = await self.client.scores(sequence, name)
-            worst = max(worst, _furthest(answer, scores, lengths))
-        row.errors.append(worst)
-        if case.how == BATCH and case.where == "crossing":
-            await self._tell_apart(case.limit, sequence)
-
-    async def _tell_apart(self, limit: int, sequence: tuple[int, ...]) -> None:
-        lower, upper = self.ladder.set_of(limit), self.ladder.set_of(limit + 1)
-        pairs = zip(await self.client.scores(sequence, lower), await self.client.scores(sequence, upper), strict=True)
-        self.apart[limit] = max(abs(one - other) for one, other in list(pairs)[-ANSWER:])
-
-    def _chats(self, ends: Iterable[int], tokenizer: Tokenizer) -> Iterable[Case]:
-        for end in ends:
-            if end == self.ladder.longest:
-                continue
-            try:
-                text = _message(tokenizer, self.words, end)
-            except UsageError as error:
-                self.report(f"no chats: {error}")
-                return
-            if text is None:
-                self.report(f"no chat around {end:,} tokens: no message had that length")
-            else:
-                yield Case(end, "crossing", CHAT, (), text=text)
+        if case.how == CACHED and answer.cached == 0:
+            row.unknown.append("the prefix cache had nothing of the prompt")
 
 
 def _mean_difference(served: Sequence[float], reference: Sequence[float]) -> float:
@@ -177,20 +183,3 @@ def _furthest(answer: Answer, scores: Sequence[float], lengths: range) -> float:
     """Return the largest difference over the tokens that follow sequences of these lengths."""
     prompt = len(answer.prompt)
     return max(abs(answer.log_probs[length - prompt] - scores[length - 1]) for length in lengths)
-
-
-def _message(tokenizer: Tokenizer, words: Words, end: int) -> str | None:
-    """Return a chat message whose answer crosses ``end`` tokens, or None where none of a few tries has its length."""
-    from pydoc_data.topics import topics
-
-    text = " ".join(" ".join(topics.values()).split())
-    start = int(words.random.integers(len(text) // 2))
-    wanted = end - ANSWER // 2
-    characters = 2 * end
-    for _ in range(12):
-        message = text[start : start + characters]
-        tokens = len(tokenizer.chat([{"role": "user", "content": message}]))
-        if abs(tokens - wanted) < ANSWER // 2:
-            return message
-        characters = max(1, characters * wanted // tokens)
-    return None

@@ -103,8 +103,8 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         from ropeswitch.server.app import vllm_adapter
         from ropeswitch.server.app.engine_client import use_our_classes
         from ropeswitch.server.start import model_config
-    except (ValueError, RuntimeError) as error:
-        # Of a VLLM_ variable, or of a build of torchvision that does not match torch's.
+    except (ValueError, RuntimeError, ImportError) as error:
+        # Of a VLLM_ variable, of a build of torchvision that does not match torch's, or of a vLLM that has moved a module.
         raise UsageError(f"vLLM cannot be imported: {error}") from error
 
     args = vllm_adapter.parse(argv, flags.add)

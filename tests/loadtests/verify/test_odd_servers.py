@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -21,6 +21,13 @@ class Scored(Scripted):
     limits: tuple[int, ...] = LIMITS
     change: Callable[["Scored"], None] = lambda server: None
     log_probs: bool = True
+    rope: dict[str, Any] = field(
+        default_factory=lambda: {"max_model_len": 1024, "policy": "length", "dtype": "float32"}
+    )
+
+    async def _rope(self, request: web.Request) -> web.Response:
+        sets = [{"name": f"r{limit}", "max_length": limit} for limit in self.limits]
+        return web.json_response({"sets": sets, **self.rope})
 
     async def _answer(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
         self.change(self)
@@ -39,20 +46,22 @@ class Scored(Scripted):
         return web.json_response({"choices": [choice if self.log_probs else {"text": "a"}]})
 
 
-def other_model(server: Scored) -> None:
-    server.card = server.card | {"max_model_len": 50_000}
+def other_policy(server: Scored) -> None:
+    server.rope = server.rope | {"policy": "reserve"}
 
 
 @pytest.mark.parametrize(
     ("server", "flags", "said"),
     [
         (Scripted(), [], "lists no factor sets at /v1/rope"),
-        (Scored(card={}), [], "states no max_model_len"),
-        (Scored(), ["--longest", "200"], "--longest 200: the shortest set ends at 256 tokens"),
+        (Scored(rope={}), [], "/v1/rope: has no 'max_model_len'"),
+        (Scored(), ["--longest", "100"], "--longest: '100' must be a number of tokens, at least 193"),
+        (Scored(limits=(100, 150)), [], "takes 150 tokens, but verification needs 193"),
+        (Scored(), ["--reference", "/nowhere"], "model '/nowhere': cannot be opened"),
         (Scored(), ["--factors", "a.json"], "--factors: applies to --reference only"),
         (Scored(log_probs=False), [], "returns no log-probabilities for an answer"),
         (Scored(reply=lambda number, body: Reply(400, "logprobs: not here")), [], "answered 400: logprobs: not here"),
-        (Scored(cut=r"\S+", change=other_model), [], "the model or its ladder changed during the run"),
+        (Scored(cut=r"\S+", change=other_policy), [], "the model or its ladder changed during the run"),
     ],
 )
 def test_one_line_and_exit_code_2(
@@ -69,5 +78,22 @@ def test_sets_that_score_alike_are_not_called_exact(capsys: pytest.CaptureFixtur
     with serving(Scored(cut=r"\S+")) as server:
         assert cli.main(["verify", server.url]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines[1:] if line.startswith("256") and " alone " not in line] == ["tell"] * 10
-    assert lines[-1].startswith("cannot tell around 256 tokens: the sets on both sides score the same tokens alike")
+    unknown = [line for line in lines if line.startswith(("256 ", "1,024 ")) and line.endswith("cannot tell")]
+    assert len(unknown) == 4 + 1 + 4 + 1 + 1 + 1 and not [line for line in lines if line.endswith("DIFFERS")]
+    assert lines[-2].startswith("cannot tell around 256 tokens: the sets on both sides score the same tokens alike")
+
+
+def test_full_queues_are_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """As often as the server says so, which this one does for every second request."""
+
+    @dataclass
+    class Full(Scored):
+        async def _answer(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:
+            if len(self.asked) % 2:
+                return web.json_response({"error": {"message": "full"}}, status=429, headers={"retry-after": "0"})
+            return await super()._answer(request, body, reply)
+
+    with serving(Full(cut=r"\S+")) as server:
+        assert cli.main(["verify", server.url]) == 2
+    printed = capsys.readouterr()
+    assert "full" not in printed.out + printed.err and "in a batch" in printed.out
