@@ -24,6 +24,8 @@ AT_ONCE = 24
 # What 8,000 requests may add to a process: a KiB each, where one that leaked its prompt or its answer would leave several,
 # two files and a thread. Pools, caches and the allocator's arenas have grown in the warm-up.
 MOST_GROWTH = ((REQUESTS - WARM_UP) * 1024, 2, 1)
+# A worker's arenas come and go by 12 MB, through 24,000 requests as well.
+MOST_OF_WORKER = (2 * MOST_GROWTH[0], *MOST_GROWTH[1:])
 FEW = 64
 OUTCOMES = "ropeswitch_requests_total{{{}}}"
 CHAT = {"messages": [{"role": "user", "content": "The pass key is 12."}], "max_tokens": 1}
@@ -85,7 +87,8 @@ def test_ten_thousand_requests_harm_no_other_client_and_leave_nothing(server: Se
     after = at_rest(server)
     for name in before:
         grown = [now - then for now, then in zip(after[name], before[name], strict=True)]
-        assert all(more <= most for more, most in zip(grown, MOST_GROWTH, strict=True)), (name, grown)
+        allowed = MOST_OF_WORKER if name == "VLLM::Worker" else MOST_GROWTH
+        assert all(more <= most for more, most in zip(grown, allowed, strict=True)), (name, grown)
     # What is seen for the first time may add a few; with each request one more would be thousands.
     assert len(more := scrape(server, "").keys() - samples) <= FEW, more
     ended = metrics(server)
