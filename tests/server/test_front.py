@@ -129,5 +129,6 @@ def test_a_chat_does_not_wait_for_another_client_s_list(server: Server) -> None:
             finished += '"finish_reason":"length"' in line
             if finished == 1 and asked is None:
                 asked = pool.submit(ask)
-        assert asked is not None and asked.result() <= 14
+        # Behind the list it would see nearly all of it; a busy machine sends and reads the chat late.
+        assert asked is not None and asked.result() <= 30
     assert finished == 60
