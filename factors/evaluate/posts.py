@@ -24,7 +24,7 @@ class Posts:
     _gate: asyncio.Semaphore
 
     async def send(self, path: str, body: Mapping[str, Any]) -> tuple[Mapping[str, str], Any]:
-        """Send a body, again where the server says when; return the answer's headers and JSON, of a stream its events.
+        """Send a body, and retry after ``Retry-After``; return the answer's headers and JSON, or a stream's events.
 
         Raises:
             FactorError: when the server does not answer, refuses, or answers what is not JSON.

@@ -1,1 +1,1 @@
-"""``ropeswitch verify``: whether a running server rotates each request with the set for its length, told over HTTP alone."""
+"""``ropeswitch verify``: checks over HTTP that a running server rotates each request with the set for its length."""

@@ -25,7 +25,7 @@ EXAMPLES = """\
 examples:
   ropeswitch verify http://127.0.0.1:8000
   ropeswitch verify http://127.0.0.1:8000 --reference /models/llama --longest 16k
-exit codes: 0 exact; 1 an answer differs; 2 bad input, or it cannot be told; 130 interrupted
+exit codes: 0 exact; 1 an answer differs; 2 bad input, or nothing to compare; 130 interrupted
 """
 # The server returns one log-probability for each token, by default at most 65,536.
 LONGEST = "64k"
@@ -68,7 +68,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command; InputError where nothing can be told."""
+    """Run the command and return its exit code; InputError for bad input, or a server that cannot be verified."""
     import numpy as np
 
     from ropeswitch.factors.evaluate.endpoint import connect
@@ -163,7 +163,7 @@ def _decide(args: argparse.Namespace, run: "Verification", left_out: Sequence[in
 def _rope(endpoint: "Endpoint") -> Any:
     if not endpoint.sets:
         raise FactorError(
-            f"{endpoint.url}: lists no factor sets at /v1/rope, so nothing says which one a request should have; start "
+            f"{endpoint.url}: lists no factor sets at /v1/rope, so the set of a request is unknown; start "
             "it with ropeswitch serve, or vllm serve with VLLM_PLUGINS=ropeswitch"
         )
     return endpoint.get("/v1/rope").json

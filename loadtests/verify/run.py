@@ -43,7 +43,7 @@ class Row:
     Attributes:
         errors: Largest difference of an answer's log-probabilities and those of the same tokens scored whole, by answer.
         faults: What else is wrong.
-        unknown: Why nothing can be told, if so.
+        unknown: Reasons why the row has no verdict.
     """
 
     limit: int

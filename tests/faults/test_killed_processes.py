@@ -61,7 +61,7 @@ def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
         clients += [Asking(server, STREAM | {"stream": False})]
         endings = take_away(server, "EngineCore", clients)
         if flags:
-            # Several API servers do not learn of it, and are stopped; what reaches one then is told.
+            # Several API servers do not learn of it, and are stopped; a request that arrives then gets an error.
             assert set(endings) <= {"broken", "error"} and endings.count("broken") >= 4, endings
         else:
             assert endings == ["error"] * 2 + ["event"] * 3, endings

@@ -1,4 +1,4 @@
-"""Where nothing can be told, ``ropeswitch verify`` says why in one line, exits with 2 and calls nothing exact."""
+"""Servers that ``ropeswitch verify`` cannot verify: one line with the reason, exit code 2, and no row that is exact."""
 
 import json
 from collections.abc import Callable
@@ -43,7 +43,8 @@ class Scored(Scripted):
             return web.Response(text=f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
         choice = {"text": "a", "token_ids": [1] * count, "logprobs": {"token_logprobs": [-1.0] * count}}
         choice["prompt_logprobs"] = [None, *({str(token): {"logprob": -1.0}} for token in body["prompt"][1:])]
-        return web.json_response({"choices": [choice if self.log_probs else {"text": "a"}]})
+        usage = {"prompt_tokens_details": {"cached_tokens": 0}}
+        return web.json_response({"choices": [choice if self.log_probs else {"text": "a"}], "usage": usage})
 
 
 def other_policy(server: Scored) -> None:
@@ -80,12 +81,11 @@ def test_sets_that_score_alike_are_not_called_exact(capsys: pytest.CaptureFixtur
     lines = capsys.readouterr().out.splitlines()
     unknown = [line for line in lines if line.startswith(("256 ", "1,024 ")) and line.endswith("cannot tell")]
     assert len(unknown) == 4 + 1 + 4 + 1 + 1 + 1 and not [line for line in lines if line.endswith("DIFFERS")]
+    assert "256 tokens, cached, at: the prefix cache had nothing of the prompt" in lines
     assert lines[-2].startswith("cannot tell around 256 tokens: the sets on both sides score the same tokens alike")
 
 
 def test_full_queues_are_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """As often as the server says so, which this one does for every second request."""
-
     @dataclass
     class Full(Scored):
         async def _answer(self, request: web.Request, body: dict[str, Any], reply: Reply) -> web.StreamResponse:

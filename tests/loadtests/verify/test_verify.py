@@ -48,7 +48,6 @@ def test_a_right_server_is_exact(breakable: Breakable, capsys: pytest.CaptureFix
     assert all(line.endswith("exact") for line in lines[1:])
 
 
-# What is broken, and the rows that must show it.
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("how", "found"),
@@ -64,7 +63,7 @@ def test_a_broken_server_is_found(
 ) -> None:
     breakable.how.write_text(how)
     code, lines = verify(breakable.server, capsys)
-    differing = [line for line in lines if line.endswith("DIFFERS")]
     assert code == 1
+    differing = [line for line in lines if line.endswith("DIFFERS")]
     for words in found:
         assert any(all(word in line for word in words) for line in differing), "\n".join(lines)
