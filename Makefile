@@ -223,9 +223,8 @@ bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with s
 	@$(BIN)/python -m ropeswitch.loadtests.bench.scheduling $(ARGS)
 
 # Does not use .venv, whose torch is for CPUs: PYTHON needs the packages of requirements/cuda.lock (docs/benchmarks.md).
-bench-gpu: ## Compare the rotation on a CUDA GPU with stock vLLM and other kernels (PYTHON needs vLLM for CUDA)
-	@echo "bench-gpu: rotation of a whole step, alternating implementations" >&2
-	@$(PYTHON) -m ropeswitch.loadtests.bench.kernel $(ARGS)
+bench-gpu: ## Compare the rotation of a step on a CUDA GPU with stock vLLM (PYTHON needs vLLM for CUDA)
+	@$(PYTHON) -m ropeswitch.loadtests.bench.rotation --device cuda $(ARGS)
 
 bench-schedule: $(STAMP) ## Measure the host time our schedulers add to stock's schedule() (about 1 minute, no model)
 	@VLLM_LOGGING_LEVEL=ERROR $(BIN)/python -m ropeswitch.loadtests.bench.schedule $(ARGS)
