@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 from ropeswitch.factors.check.base_bound import count_negative, first_negative, lower_bound
-from ropeswitch.factors.check.precision import Precision, precision
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.formulas import equivalent_base
 from ropeswitch.factors.rules.rope import Rope
@@ -61,7 +60,6 @@ class SetReport:
     first_negative: int | None
     negative: int
     lower_bound: float | None
-    precision: tuple[Precision, ...]
 
 
 def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetReport:
@@ -69,7 +67,6 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
     length = length or factor_set.max_length
     frequencies = inverse_frequencies(rope.theta, rope.rotary_dim, factor_set.factors)
     form = shape(rope, factor_set, length)
-    lengths = [each for each in (4**power for power in range(5, 16)) if each < length]
     return SetReport(
         name=factor_set.name,
         length=length,
@@ -79,7 +76,6 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
         first_negative=first_negative(frequencies, length),
         negative=count_negative(frequencies, length),
         lower_bound=lower_bound(rope.rotary_dim, length),
-        precision=tuple(precision(rope.theta, factor_set, each) for each in (*lengths, length)),
     )
 
 
@@ -118,9 +114,7 @@ def _warnings(found: Shape, factor_set: FactorSet, length: int) -> list[str]:
     if found.unseen:
         warnings.append(f"angles unseen in training at {_ranges(found.unseen)}, within {length} tokens")
     if factor_set.start_tokens:
-        warnings.append(
-            f"start_tokens {factor_set.start_tokens}: base bound and precision apply to later positions only"
-        )
+        warnings.append(f"start_tokens {factor_set.start_tokens}: the base bound applies to later positions only")
     return warnings
 
 
@@ -139,30 +133,23 @@ def _ranges(pairs: Sequence[int]) -> str:
 def to_json(rope: Rope, sets: Sequence[SetReport]) -> dict[str, Any]:
     """Return the findings as plain JSON values."""
     critical = {"critical_dimension": rope.critical_dimension, "critical_pair": rope.critical_pair}
-    bounds = [{"length": length, "base": base} for length, base in sorted({(s.length, s.lower_bound) for s in sets})]
-    return {"rope": asdict(rope) | critical, "sets": [asdict(each) for each in sets], "lower_bounds": bounds}
+    return {"rope": asdict(rope) | critical, "sets": [asdict(each) for each in sets]}
 
 
 def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
     """Format the findings as text tables."""
     shapes: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles")]
     bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base")]
-    errors: list[tuple[str, ...]] = [
-        ("set", "float32 angles", "float32 angles in bfloat16", "exact angles in bfloat16", "ours")
-    ]
     for each in sets:
-        form, worst = each.shape, each.precision[-1]
+        form = each.shape
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
         shapes.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}"))
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
         own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
         bound = "none" if each.lower_bound is None else f"{each.lower_bound:.1e}"
         bounds.append((each.name, holds, str(each.negative), own, bound))
-        kinds = (worst.float32, worst.bfloat16, worst.bfloat16_exact, worst.ours)
-        errors.append((each.name, *(f"{error:.2g}" for error in kinds)))
     head = f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
     blocks = [head + rope.critical_note, table(shapes), table(bounds)]
-    blocks.append("largest error of cos and sin over the last positions\n" + table(errors))
     if found := [f"warning: set {each.name}: {warning}" for each in sets for warning in each.warnings]:
         blocks.append("\n".join(found))
     return "\n\n".join(blocks)

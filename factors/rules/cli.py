@@ -55,7 +55,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     above = "factors of longrope2 from the critical pair on: one for all pairs, or one per pair (default: s)"
     add("--above", metavar="FACTOR,...", help=above)
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("-o", "--output", metavar="FILE", help="factor file to write (default: print a table)")
+    output.add_argument("-o", "--output", metavar="FILE", help="factor file to write (default: print the sets)")
     output.add_argument("--json", action="store_true", help="print the factor file instead of a table")
     add("--force", action="store_true", help="overwrite FILE if it exists")
     parser.set_defaults(func=_run)
@@ -82,8 +82,6 @@ def _run(args: argparse.Namespace) -> int:
     if chosen.name in ("theta", "theta-staged", "longrope2"):
         print(rope.critical_note)
     print("\n" + _summary(content, rope, targets))
-    if args.output is None:
-        print("\n" + _by_pair(content, rope))
     return 0
 
 
@@ -177,13 +175,4 @@ def _summary(content: file.LadderFile, rope: Rope, targets: Sequence[Target]) ->
         ends = (f"{number:.9g}" for number in (min(each.factors), max(each.factors), each.scale))
         ratio = f"{ratios.get(each.max_length, 1.0):g}"
         rows.append((each.name, str(each.max_length), ratio, *ends, "none" if base is None else f"{base:.10g}"))
-    return table(rows)
-
-
-def _by_pair(content: file.LadderFile, rope: Rope) -> str:
-    """Format the factors, one line per pair."""
-    rows: list[tuple[str, ...]] = [("pair", "wavelength", "rotations in window", *content.ladder.names)]
-    for pair in range(rope.pairs):
-        factors = (f"{each.factors[pair]:.9g}" for each in content.ladder.sets)
-        rows.append((str(pair), f"{rope.wavelength(pair):.6g}", f"{rope.turns(pair):.4g}", *factors))
     return table(rows)

@@ -1,11 +1,9 @@
 """Shape: what rises, what falls, and which angles training never saw."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.factors.check.precision import precision
 from ropeswitch.factors.check.sets import check, shape
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.catalogue import rule
@@ -56,17 +54,3 @@ def test_unseen_shares_of_any_set(factors: list[float], length: int) -> None:
         beyond = (length - 1) / pair.wavelength > pair.turns
         assert (pair.unseen > 0) == (beyond and pair.turns < 1)
         assert 0 <= pair.unseen <= 1
-
-
-@pytest.mark.parametrize(
-    ("length", "float32"), [(1 << 13, 9.5e-4), (1 << 17, 1.5e-2), (1 << 20, 0.12), (1 << 21, 0.24)]
-)
-def test_float32_errors_grow_and_ours_do_not(length: int, float32: float) -> None:
-    """For factors that rise as those published for LLaMA2-7B at 2048k, from 1 to 543.68."""
-    rising = FactorSet("2048k", 1 << 21, tuple(float(each) for each in np.geomspace(1, 512, 64)))
-    found = precision(10000.0, rising, length)
-    assert found.float32 == pytest.approx(float32, rel=0.6)
-    assert found.bfloat16 >= 0.9 * found.float32
-    # Half a step of bfloat16 below 1.
-    assert found.bfloat16_exact == pytest.approx(2**-9, rel=0.01)
-    assert found.ours < 2e-7
