@@ -109,7 +109,7 @@ def settings_from_key(
     model_theta = check_model(hf_config, made.ladder)
     if theta is not None and theta != model_theta:
         raise FactorError(f"{where}: factors made for rope_theta {theta}, but the model's rope_theta is {model_theta}")
-    chosen = tuple(key.get("parts", [name for name in parts.PARTS if name != parts.SERVER]))
+    chosen = tuple(key.get("parts", parts.PARTS))
     settings = RopeSettings(made.ladder, model_theta, length_aware="scheduling" in chosen, origins=made.origins)
     settings = replace(settings, **{name: key[name] for name in _OPTIONS if name in key} | {"parts": chosen})
     if "scheduling" not in chosen and (settings.length_aware or settings.step_latency_target is not None):

@@ -20,11 +20,7 @@ PARTS = {
     "cpu": "ropeswitch.model_patches.cpu.part",
     "triton": "ropeswitch.model_patches.triton.part",
     "scheduling": "ropeswitch.model_patches.scheduling.part",
-    "serving": "ropeswitch.model_patches.serving.part",
 }
-
-# The only part that plain vLLM does not get by default: the engine's side of `ropeswitch serve`.
-SERVER = "serving"
 
 
 def call(hook: str, parts: Sequence[str], *arguments: Any) -> None:

@@ -76,7 +76,7 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
 async def _progress(
     client: Any, request_ids: Sequence[str], *, predicts: bool
 ) -> dict[str, tuple[int, int, float | None]]:
-    """Return the ``prefill_progress`` (``model_patches/serving/part.py``) of the requests that an engine knows."""
+    """Return the ``prefill_progress`` (``model_patches/scheduling/step_times.py``) of the requests that an engine knows."""
     asked = (
         _utility(client, engine, "prefill_progress", list(request_ids), predicts) for engine in client.core_engines
     )
