@@ -1,4 +1,4 @@
-"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists the applied patches."""
+"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists an engine's patches."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,6 @@ from ropeswitch.model_patches.guard.fingerprints import (
 )
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
-
-# Module prefix of our patches.
-OURS = "ropeswitch.model_patches."
 
 
 def for_this_device() -> tuple[Patch, ...]:
@@ -110,20 +107,6 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
-    """Return the patches of an engine: those of kind ``CLIENTS`` are in its clients, the others in every worker."""
+    """Return the patches of an engine and its clients."""
     found = (it for it in PATCHES if it.kind != "unchanged" and in_release(it.target))
     return [it for it in found if CONDITIONS[it.when](vllm_config)]
-
-
-def applied() -> list[str]:
-    """Return the targets patched in this process, found by the symbol now bound to each upstream name."""
-    found = []
-    for record in for_this_device():
-        # A subclassed target's upstream name stays bound to upstream's class.
-        if record.kind == "subclassed":
-            continue
-        symbol = resolve(record.target)[2]
-        module = getattr(symbol, "__module__", None) or type(symbol).__module__
-        if module.startswith(OURS):
-            found.append(record.target)
-    return found

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 from argparse import Namespace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ from vllm.v1.engine import async_llm
 
 from ropeswitch.model_patches.guard import cli, fingerprints, registry
 from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, symbols
-from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
+from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.model_patches.switch import releases
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.releases import installed, release, unverified
-from ropeswitch.server.app import engine_utilities
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
-from ropeswitch.server.app.engine_utilities import check_process, check_reports
+from ropeswitch.server.app.engine_utilities import check_reports
 from ropeswitch.server.cli import main
 from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
 from ropeswitch.server.start import refusals
@@ -151,22 +152,10 @@ def test_another_release_is_tried_where_the_user_says_so(monkeypatch: pytest.Mon
         registry.require(PATCHES)
 
 
-def report(**changes: Any) -> dict[str, Any]:
-    return {"rank": 0, "patches": [patch.target for patch in PATCHES], "sets": [*LADDER.names]} | changes
-
-
-def test_every_worker_and_api_server_must_be_patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_reports([report(), report(rank=1)], LADDER, PATCHES)
-    for reports, expected in (
-        ([], "no worker"),
-        ([report(), report(rank=1, patches=[])], "worker 1 runs without"),
-        ([report(rank=2, sets=["short"])], "worker 2 rotates"),
-    ):
+def test_every_worker_must_have_the_servers_ladder() -> None:
+    settings = RopeSettings(LADDER, 1e4)
+    right, other = ladder_digest(settings), ladder_digest(replace(settings, theta=2e4))
+    check_reports([(0, right), (1, right)], settings)
+    for reports, expected in (([], "no worker"), ([(0, right), (1, other)], "worker 1 rotates by another ladder")):
         with pytest.raises(UnsupportedError, match=expected):
-            check_reports(reports, LADDER, PATCHES)
-    [target] = {patch.target for patch in PATCHES if patch.when == CLIENTS}
-    monkeypatch.setattr(engine_utilities, "applied", lambda: [target])
-    check_process(PATCHES)
-    monkeypatch.setattr(engine_utilities, "applied", lambda: [])
-    with pytest.raises(UnsupportedError, match=f"the API server runs without the patch of {target}"):
-        check_process(PATCHES)
+            check_reports(reports, settings)
