@@ -1,18 +1,9 @@
 """Compares the upstream symbols of ``records.py`` with their fingerprints, and lists an engine's patches."""
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ropeswitch.model_patches.guard.fingerprints import (
-    Patch,
-    Reading,
-    RegistryError,
-    fingerprint,
-    recorded,
-    resolve,
-    symbols,
-)
+from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError, fingerprint, recorded, resolve, symbols
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
 
@@ -58,27 +49,7 @@ def mismatches(records: Sequence[Patch], *, with_fingerprints: bool = True) -> d
     return found
 
 
-def missing_texts(readings: Iterable[Reading]) -> list[str]:
-    """Return a message for each text, or its symbol, that the installed vLLM no longer has."""
-    found = []
-    for reading in readings:
-        try:
-            source = inspect.getsource(resolve(reading.symbol)[2])
-        except RegistryError as error:
-            found.append(f"{error} ({reading.file})")
-            continue
-        except (TypeError, OSError) as error:
-            found.append(f"{reading.symbol}: its source cannot be read: {error} ({reading.file})")
-            continue
-        found += [
-            f"{reading.symbol}: its source no longer holds {text!r}, which {reading.file} matches"
-            for text in reading.texts
-            if text not in source
-        ]
-    return found
-
-
-def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
+def require(records: Sequence[Patch]) -> None:
     """Check that the installed vLLM is one that the patches were written for; of an unverified one, that it has the symbols.
 
     Raises:
@@ -96,9 +67,7 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
             f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one (`ropeswitch patches check` lists "
             f"what changed), or start it with --unverified-vllm ({UNVERIFIED}=1) and then run `ropeswitch verify`"
         )
-    texts = () if unverified() else missing_texts(readings)
-    found = [*mismatches(records, with_fingerprints=not unverified()).values(), *texts]
-    if found:
+    if found := list(mismatches(records, with_fingerprints=not unverified()).values()):
         more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(
             f"{found[0]}{more}; the installed vLLM is not {release()} as released; "

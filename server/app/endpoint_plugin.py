@@ -32,7 +32,7 @@ from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.metrics.queue_metrics import queue_gauges
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
+from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready
 from ropeswitch.server.ui import page, status
@@ -88,7 +88,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     """
     # A package that vLLM's SageMaker routes import sets the root logger to ERROR, which would hide our warnings.
     logging.getLogger("ropeswitch").setLevel(logging.WARNING)
-    require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    require(SERVER_PATCHES)
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None or not isinstance(engine_client, RopeClient):
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
