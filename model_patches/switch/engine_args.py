@@ -178,7 +178,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.
-        UnsupportedError: when the user chose their own scheduler or worker class, or when a part refuses the engine.
+        UnsupportedError: when the user chose their own scheduler or worker class.
     """
     for field in ("scheduler_cls", "worker_cls"):
         chosen = getattr(engine_args, field)
@@ -192,6 +192,5 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
     connectors.attach(engine_args.kv_transfer_config)
-    parts.call("check", settings.parts, engine_args)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)

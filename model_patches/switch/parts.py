@@ -2,7 +2,6 @@
 
 A part is a module with any of these functions:
 
-- ``check(engine_args)``: refuse an engine by its arguments;
 - ``attach(engine_args, settings)``: choose a scheduler or worker class before the engine's config is built;
 - ``prepare(vllm_config)``: check and patch an engine or worker process before the switch patches it;
 - ``model_loaded(worker)``: check a worker whose model is loaded;
