@@ -44,7 +44,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.loadtests.verify import cli as verify
     from ropeswitch.model_patches.guard import cli as patches
     from ropeswitch.server.front.limits.keys import print_ids
-    from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
+    from ropeswitch.server.patches import SERVER_PATCHES
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
     parser: argparse.ArgumentParser = Parser(prog=PROGRAM, description=description)
@@ -54,7 +54,7 @@ def _make_parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="start an OpenAI-compatible server", add_help=False)
     plan.add_parser(commands)
     factors.add_parser(commands)
-    patches.add_parser(commands, SERVER_PATCHES, UPSTREAM_TEXTS)
+    patches.add_parser(commands, SERVER_PATCHES)
     keys = commands.add_parser("keys", help="show which API key a line of the access log names")
     ids = keys.add_subparsers(metavar="COMMAND", required=True).add_parser(
         "id", help="print the ID of each key in a file"

@@ -1,11 +1,11 @@
-"""Lists what the API server relies on in vLLM: the symbols that it replaces, and the texts that it matches.
+"""Lists what the API server relies on in vLLM, by symbol.
 
 Two classes are subclassed: vLLM makes its engine client and that one's output processor from ours. Of the third, a renderer,
 two methods are wrapped. Two records replace nothing (``unchanged``): our middlewares and routes depend on them.
 A record omits callers of a replaced method that fail loudly, or cost only a header, a metric or speed.
 """
 
-from ropeswitch.model_patches.guard.fingerprints import Patch, Reading
+from ropeswitch.model_patches.guard.fingerprints import Patch
 
 _CLIENT = "vllm.v1.engine.async_llm.AsyncLLM"
 _CORE_CLIENT = "vllm.v1.engine.core_client"
@@ -80,50 +80,5 @@ SERVER_PATCHES = (
         *_of(_CLIENT, "add_request", "_add_request"),
         *_of(_CORE_CLIENT, "AsyncMPClient.add_request_async", "DPAsyncMPClient.add_request_async"),
         *_of(_CORE_CLIENT, "DPLBAsyncMPClient.get_core_engine_for_request"),
-    ),
-)
-
-_INPUTS = "vllm.v1.engine.input_processor.InputProcessor"
-_REFUSALS = "server/start/refusals.py"
-_TOKENS = "vllm.renderers.params.TokenizeParams"
-_WORKER = "vllm.v1.executor.multiproc_executor.WorkerProc"
-
-# Startup and ``ropeswitch patches check`` look for each text in vLLM's source; the server relies on nothing else there.
-UPSTREAM_TEXTS = (
-    # Error messages with the code ``context_length_exceeded``.
-    *(
-        Reading("server/front/refusal.py", symbol, (text,))
-        for symbol, text in (
-            (f"{_TOKENS}._text_len_check", "This model's maximum context length is "),
-            (f"{_TOKENS}._token_len_check", "This model's maximum context length is "),
-            (f"{_TOKENS}.__post_init__", "cannot be greater than "),
-            (f"{_INPUTS}._validate_prompt_len", "longer than the maximum model length of "),
-        )
-    ),
-    # Log calls at which a process reports why it failed to start.
-    *(
-        Reading(_REFUSALS, symbol, (f'logger.exception("{text}")',))
-        for symbol, text in (
-            ("vllm.v1.engine.core.EngineCoreProc.run_engine_core", "EngineCore failed to start."),
-            (f"{_WORKER}.worker_main", "WorkerProc failed to start."),
-            (f"{_WORKER}._execute_worker_rpc", "WorkerProc hit an exception."),
-        )
-    ),
-    # The error that reports an engine process that exited during startup.
-    Reading(
-        _REFUSALS, "vllm.v1.engine.utils.wait_for_engine_startup", ("Engine core initialization failed. ", "{finished}")
-    ),
-    # The function whose presence in a traceback marks a lost process, and its log call.
-    Reading(
-        _REFUSALS, "vllm.v1.utils.wait_for_completion_or_failure", ("Exception occurred while running API servers",)
-    ),
-    # Functions whose presence in a traceback marks a refusal.
-    *(
-        Reading(_REFUSALS, path, (f"def {path.rpartition('.')[2]}(",))
-        for path in (
-            "vllm.engine.arg_utils.EngineArgs.create_engine_config",
-            "vllm.entrypoints.launchers.launcher.setup_server",
-            *_of("vllm.v1.core.kv_cache_planning", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"),
-        )
     ),
 )

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.config import VllmConfig, get_current_vllm_config, get_layers_from_vllm_config
+from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.distributed.parallel_state import get_dcp_group
-from vllm.model_executor.layers.attention import Attention
 from vllm.triton_utils.dispatcher import register_kernels
 from vllm.v1.attention.backend import (
     AttentionImpl,
@@ -32,7 +31,6 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
-from vllm.v1.worker.block_table import ComputeSlotMappingKernel
 
 from ropeswitch.kernels.causal_attention import causal_attention
 from ropeswitch.kernels.local_slots import local_slots
@@ -41,7 +39,6 @@ from ropeswitch.kernels.paged_attention import paged_attention
 from ropeswitch.kernels.write_cache import write_cache
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
 
-BACKEND = "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend"
 SLOTS = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
 # KV cache dtypes without scales.
 PLAIN_CACHES = ("auto", "float16", "bfloat16", "float32")
@@ -72,13 +69,6 @@ def register() -> None:
     """Register both in this process, after the platform's own; call before the model is built."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{SplitCPUAttentionBackend.__qualname__}")
     register_kernels({SLOTS: split_slot_mapping})
-
-
-def registered(vllm_config: VllmConfig) -> set[str]:
-    """Return which of the two this process uses: the backend if every attention layer of its model does."""
-    layers = get_layers_from_vllm_config(vllm_config, Attention).values()
-    found = {BACKEND} if layers and all(isinstance(each.impl, SplitCPUAttentionImpl) for each in layers) else set()
-    return found | ({SLOTS} if getattr(ComputeSlotMappingKernel.kernel, "func", None) is split_slot_mapping else set())
 
 
 def split_slot_mapping(

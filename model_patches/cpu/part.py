@@ -13,22 +13,9 @@ MAMBA_2_HEADS = ("mamba_n_heads", "mamba_num_heads", "n_mamba_heads")
 _PREFIX_CACHING = (
     "enable_prefix_caching: True: vLLM's Mamba-2 layers fail with it on CPUs; start with --no-enable-prefix-caching"
 )
-_TIER = "vLLM's host tier copies between a GPU and the host, and does not run on CPUs"
+_TIER = "vLLM's host tier (kv_offloading_size) copies between a GPU and the host, and does not run on CPUs"
 # OffloadingConnector specs whose worker copies between a GPU and the host; the first is the default.
 GPU_SPECS = ("CPUOffloadingSpec", "TieringOffloadingSpec")
-
-
-def check(engine_args: Any) -> None:
-    """Before the engine's config is made, refuse arguments that are certain to fail; :func:`prepare` refuses the rest.
-
-    Raises:
-        UnsupportedError: for a configuration that upstream's CPU backend gets wrong.
-    """
-    if engine_args.worker_cls != WORKERS["cpu"]:
-        return
-    if engine_args.kv_offloading_size is not None and engine_args.kv_offloading_backend == "native":
-        raise UnsupportedError(f"kv_offloading_size: {engine_args.kv_offloading_size}: {_TIER}; leave it out")
-    _check_tier(engine_args.kv_transfer_config)
 
 
 def attach(engine_args: Any, settings: RopeSettings) -> None:
@@ -41,7 +28,10 @@ def prepare(vllm_config: Any) -> None:
     """Patch a process of a CPU engine; refuse a configuration that upstream's CPU backend gets wrong."""
     if vllm_config.device_config.device_type != "cpu":
         return
-    _check_tier(vllm_config.kv_transfer_config)
+    for each in configured(vllm_config.kv_transfer_config):
+        spec = each.extra_config.get("spec_name", GPU_SPECS[0])
+        if each.name == OFFLOADING and spec in GPU_SPECS:
+            raise UnsupportedError(f"{each.where}.kv_connector_extra_config.spec_name: {spec!r}: {_TIER}")
     model, caching = vllm_config.model_config, vllm_config.cache_config.enable_prefix_caching
     # Attention-only models may have a hybrid's config.
     if caching and any(getattr(model.hf_text_config, name, None) for name in MAMBA_2_HEADS) and model.is_hybrid:
@@ -55,10 +45,3 @@ def prepare(vllm_config: Any) -> None:
         replace(target, skipping_base_rows)
     if vllm_config.parallel_config.decode_context_parallel_size > 1:
         check_split_sequences(vllm_config)
-
-
-def _check_tier(kv_transfer_config: Any) -> None:
-    for each in configured(kv_transfer_config):
-        spec = each.extra_config.get("spec_name", GPU_SPECS[0])
-        if each.name == OFFLOADING and spec in GPU_SPECS:
-            raise UnsupportedError(f"{each.where}.kv_connector_extra_config.spec_name: {spec!r}: {_TIER}")

@@ -7,27 +7,25 @@ from collections.abc import Sequence
 from functools import partial
 
 from ropeswitch.factors.factor_set import FactorError
-from ropeswitch.model_patches.guard.fingerprints import FOLDER, Patch, Reading, RegistryError, fingerprint, symbols
+from ropeswitch.model_patches.guard.fingerprints import FOLDER, Patch, RegistryError, fingerprint, symbols
 from ropeswitch.model_patches.guard.records import PATCHES
-from ropeswitch.model_patches.guard.registry import for_this_device, mismatches, missing_texts
+from ropeswitch.model_patches.guard.registry import for_this_device, mismatches
 from ropeswitch.model_patches.switch.releases import ONLY, RELEASES, installed, release
 
 
 def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    server_patches: Sequence[Patch],
-    readings: Sequence[Reading],
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", server_patches: Sequence[Patch]
 ) -> None:
     """Add the command and its subcommands; each sets ``func``, which returns the exit code.
 
-    This package knows only the patches of engines and workers; the API server's are arguments, as are the texts it matches.
+    This package knows only the patches of engines and workers; the API server's are an argument.
     """
     parser = subparsers.add_parser("patches", help="list and check what is patched in vLLM")
     commands = parser.add_subparsers(dest="patches_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="list every upstream symbol that is replaced, wrapped or subclassed")
     listing.set_defaults(func=partial(_list, server_patches))
     check = commands.add_parser("check", help="compare the installed vLLM with the recorded fingerprints")
-    check.set_defaults(func=partial(_check, server_patches, readings))
+    check.set_defaults(func=partial(_check, server_patches))
     record = commands.add_parser("record", help="write the installed vLLM's fingerprints into their JSON file")
     record.set_defaults(func=partial(_record, server_patches))
 
@@ -56,15 +54,15 @@ def _list(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int
     return 0
 
 
-def _check(server_patches: Sequence[Patch], readings: Sequence[Reading], arguments: argparse.Namespace) -> int:
+def _check(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:
     records = (*for_this_device(), *server_patches)
-    changed, missing = mismatches(records), missing_texts(readings)
-    for line in (*changed.values(), *missing):
+    changed = mismatches(records)
+    for line in changed.values():
         print(line)
     paths = symbols(records)
     same = sum(path not in changed for path in paths)
     print(f"{same} of {len(paths)} symbols are those of vLLM {release()} (installed: {' '.join(installed())})")
-    return 1 if changed or missing else 0
+    return 1 if changed else 0
 
 
 def _record(server_patches: Sequence[Patch], arguments: argparse.Namespace) -> int:

@@ -50,15 +50,6 @@ class Patch:
     tests: str = ""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Upstream texts that a file of ours matches, each on one line of the source of ``symbol``, a dotted path."""
-
-    file: str
-    symbol: str
-    texts: tuple[str, ...]
-
-
 def symbols(records: Iterable[Patch]) -> list[str]:
     """Return the distinct symbols of the installed release that records rely on, in order."""
     return list(dict.fromkeys(path for record in records for path in record.relies_on if in_release(path)))

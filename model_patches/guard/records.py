@@ -39,8 +39,6 @@ def _has_nixl(vllm_config: Any) -> bool:
     return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
 
 
-# Patched where prompts enter, in the process of the engine client, and so in no worker.
-CLIENTS = "engine clients"
 CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "always": lambda _: True,
     "CPUs": lambda config: _on(config, "cpu"),
@@ -48,7 +46,8 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "V2 runner": lambda config: bool(config.use_v2_model_runner),
     "V1 runner": lambda config: not config.use_v2_model_runner,
     "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
-    CLIENTS: lambda _: True,
+    # Patched where prompts enter, in the process of the engine client, and so in no worker.
+    "engine clients": lambda _: True,
     "softmax scales": _scales_softmax,
     NIXL_ONLY: _has_nixl,
     "decode context parallel on CPUs": lambda config: (
@@ -99,7 +98,7 @@ PATCHES = (
             "vllm.v1.request.Request.update_block_hashes": "after a move, old hashes would be kept, or skipped",
             "vllm.v1.request.Request.from_engine_core_request": "the salt would not reach the engine's request",
         },
-        when=CLIENTS,
+        when="engine clients",
     ),
     Patch(
         target=START,

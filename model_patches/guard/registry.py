@@ -1,23 +1,11 @@
-"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists the applied patches."""
+"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists an engine's patches."""
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from ropeswitch.model_patches.guard.fingerprints import (
-    Patch,
-    Reading,
-    RegistryError,
-    fingerprint,
-    recorded,
-    resolve,
-    symbols,
-)
+from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError, fingerprint, recorded, resolve, symbols
 from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
 from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
-
-# Module prefix of our patches.
-OURS = "ropeswitch.model_patches."
 
 
 def for_this_device() -> tuple[Patch, ...]:
@@ -61,27 +49,7 @@ def mismatches(records: Sequence[Patch], *, with_fingerprints: bool = True) -> d
     return found
 
 
-def missing_texts(readings: Iterable[Reading]) -> list[str]:
-    """Return a message for each text, or its symbol, that the installed vLLM no longer has."""
-    found = []
-    for reading in readings:
-        try:
-            source = inspect.getsource(resolve(reading.symbol)[2])
-        except RegistryError as error:
-            found.append(f"{error} ({reading.file})")
-            continue
-        except (TypeError, OSError) as error:
-            found.append(f"{reading.symbol}: its source cannot be read: {error} ({reading.file})")
-            continue
-        found += [
-            f"{reading.symbol}: its source no longer holds {text!r}, which {reading.file} matches"
-            for text in reading.texts
-            if text not in source
-        ]
-    return found
-
-
-def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
+def require(records: Sequence[Patch]) -> None:
     """Check that the installed vLLM is one that the patches were written for; of an unverified one, that it has the symbols.
 
     Raises:
@@ -99,9 +67,7 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
             f"{name} {there}: this works with vLLM {' and '.join(RELEASES)}; install one (`ropeswitch patches check` lists "
             f"what changed), or start it with --unverified-vllm ({UNVERIFIED}=1) and then run `ropeswitch verify`"
         )
-    texts = () if unverified() else missing_texts(readings)
-    found = [*mismatches(records, with_fingerprints=not unverified()).values(), *texts]
-    if found:
+    if found := list(mismatches(records, with_fingerprints=not unverified()).values()):
         more = f" and {len(found) - 1} more differences" if len(found) > 1 else ""
         raise RegistryError(
             f"{found[0]}{more}; the installed vLLM is not {release()} as released; "
@@ -110,20 +76,6 @@ def require(records: Sequence[Patch], readings: Iterable[Reading] = ()) -> None:
 
 
 def in_play(vllm_config: Any) -> list[Patch]:
-    """Return the patches of an engine: those of kind ``CLIENTS`` are in its clients, the others in every worker."""
+    """Return the patches of an engine and its clients."""
     found = (it for it in PATCHES if it.kind != "unchanged" and in_release(it.target))
     return [it for it in found if CONDITIONS[it.when](vllm_config)]
-
-
-def applied() -> list[str]:
-    """Return the targets patched in this process, found by the symbol now bound to each upstream name."""
-    found = []
-    for record in for_this_device():
-        # A subclassed target's upstream name stays bound to upstream's class.
-        if record.kind == "subclassed":
-            continue
-        symbol = resolve(record.target)[2]
-        module = getattr(symbol, "__module__", None) or type(symbol).__module__
-        if module.startswith(OURS):
-            found.append(record.target)
-    return found

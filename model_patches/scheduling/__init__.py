@@ -1,1 +1,1 @@
-"""Plans steps by their predicted time. Knows the switch's scheduler and placements."""
+"""Plans steps by their predicted time, and reports prefills' progress. Knows the switch's scheduler and placements."""

@@ -1,4 +1,4 @@
-"""The part ``scheduling``: plans steps by their predicted time."""
+"""The part ``scheduling``: plans steps by their predicted time, and reports the progress of prefills to the server."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def attach(engine_args: Any, settings: RopeSettings) -> None:
 
 
 def prepare(vllm_config: Any) -> None:
-    """Have the engine core measure steps for its scheduler at startup."""
+    """Have the engine core measure steps for its scheduler at startup, and answer the server's queries."""
     replace("vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size", calibrating_scheduler)
 
 

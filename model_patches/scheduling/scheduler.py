@@ -82,9 +82,6 @@ class LengthAwareScheduler(LadderScheduler):
         self.length_aware.after_planning(output, computed, throttle_prefills)
         return output
 
-    def prefill_seconds(self, request: Request) -> float | None:
-        return self.length_aware.prefill_seconds(request)
-
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:

@@ -1,9 +1,10 @@
-"""``vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size``: wrapped to measure steps for the scheduler.
+"""``vllm.v1.engine.core.EngineCore._initialize_effective_attention_block_size``: wrapped for the scheduler and the server.
 
 replaces: nothing in the method; the engine core's constructor calls it first after making its scheduler.
-why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times.
+why: length-aware scheduling needs a latency target that suits the hardware, and a first estimate of step times. A server
+    shows how far a prompt is, which only the scheduler knows.
 what differs: the workers time upstream's own warm-up steps, of one token and of many, to calibrate the scheduler. The
-    engine core gets the utility ``scheduling_report``, which server/metrics/scheduling_metrics.py calls by name.
+    engine core gets the utilities ``scheduling_report`` and ``prefill_progress``, which the server calls by name.
 limits: the timed steps have no context; the cost of attention is learnt from requests. On GPUs each also runs once before
     upstream starts watching for kernels compiled while serving (``switch/engine/gpu_worker.py``).
 when it can go: when vLLM gives its scheduler measured step times.
@@ -11,6 +12,7 @@ when it can go: when vLLM gives its scheduler measured step times.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,6 +80,7 @@ def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], No
 
     def initialize(self: Any) -> None:
         upstream(self)
+        self.prefill_progress = partial(prefill_progress, self.scheduler)
         if (length_aware := getattr(self.scheduler, "length_aware", None)) is not None:
 
             def slowest(tokens: int) -> float:
@@ -87,3 +90,22 @@ def calibrating_scheduler(upstream: Callable[[Any], None]) -> Callable[[Any], No
             self.scheduling_report = lambda: length_aware.report(self.scheduler.running)
 
     return initialize
+
+
+def prefill_progress(
+    scheduler: Any, request_ids: Sequence[str], predicts: bool = False
+) -> dict[str, tuple[int, int, float | None]]:
+    """Return for each known request its prompt tokens computed or scheduled, those cached, and the others' seconds.
+
+    The seconds are None under upstream's order, and unless ``predicts``, which takes a multiple of the time.
+    """
+    length_aware = getattr(scheduler, "length_aware", None) if predicts else None
+    found = {}
+    for request_id in request_ids:
+        if (request := scheduler.requests.get(request_id)) is not None:
+            # Upstream drops these statistics at the first token.
+            cached = request.prefill_stats.num_cached_tokens if request.prefill_stats is not None else 0
+            processed = min(request.num_computed_tokens, request.num_prompt_tokens)
+            seconds = None if length_aware is None else length_aware.prefill_seconds(request)
+            found[request_id] = processed, cached, seconds
+    return found

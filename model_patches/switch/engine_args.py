@@ -109,7 +109,7 @@ def settings_from_key(
     model_theta = check_model(hf_config, made.ladder)
     if theta is not None and theta != model_theta:
         raise FactorError(f"{where}: factors made for rope_theta {theta}, but the model's rope_theta is {model_theta}")
-    chosen = tuple(key.get("parts", [name for name in parts.PARTS if name != parts.SERVER]))
+    chosen = tuple(key.get("parts", parts.PARTS))
     settings = RopeSettings(made.ladder, model_theta, length_aware="scheduling" in chosen, origins=made.origins)
     settings = replace(settings, **{name: key[name] for name in _OPTIONS if name in key} | {"parts": chosen})
     if "scheduling" not in chosen and (settings.length_aware or settings.step_latency_target is not None):
@@ -178,7 +178,7 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
 
     Raises:
         FactorError: when ``max_model_len`` exceeds the ladder's end.
-        UnsupportedError: when the user chose their own scheduler or worker class, or when a part refuses the engine.
+        UnsupportedError: when the user chose their own scheduler or worker class.
     """
     for field in ("scheduler_cls", "worker_cls"):
         chosen = getattr(engine_args, field)
@@ -192,6 +192,5 @@ def configure(engine_args: Any, settings: RopeSettings, hf_config: Mapping[str, 
     engine_args.scheduler_cls = SCHEDULER
     engine_args.worker_cls = WORKERS[device_name]
     connectors.attach(engine_args.kv_transfer_config)
-    parts.call("check", settings.parts, engine_args)
     engine_args.additional_config = dict(engine_args.additional_config or {}) | {KEY: settings.to_json()}
     parts.call("attach", settings.parts, engine_args, settings)

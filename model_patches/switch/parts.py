@@ -2,7 +2,6 @@
 
 A part is a module with any of these functions:
 
-- ``check(engine_args)``: refuse an engine by its arguments;
 - ``attach(engine_args, settings)``: choose a scheduler or worker class before the engine's config is built;
 - ``prepare(vllm_config)``: check and patch an engine or worker process before the switch patches it;
 - ``model_loaded(worker)``: check a worker whose model is loaded;
@@ -20,11 +19,7 @@ PARTS = {
     "cpu": "ropeswitch.model_patches.cpu.part",
     "triton": "ropeswitch.model_patches.triton.part",
     "scheduling": "ropeswitch.model_patches.scheduling.part",
-    "serving": "ropeswitch.model_patches.serving.part",
 }
-
-# The only part that plain vLLM does not get by default: the engine's side of `ropeswitch serve`.
-SERVER = "serving"
 
 
 def call(hook: str, parts: Sequence[str], *arguments: Any) -> None:

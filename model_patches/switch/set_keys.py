@@ -22,5 +22,10 @@ def set_keys(settings: RopeSettings) -> tuple[str, ...]:
     )
 
 
+def ladder_digest(settings: RopeSettings) -> str:
+    """Return a digest that is equal on two engines that rotate every request alike."""
+    return _digest([*set_keys(settings), *(each.max_length for each in settings.ladder.sets)])
+
+
 def _digest(values: list[Any]) -> str:
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:32]

@@ -32,7 +32,7 @@ from ropeswitch.server.front.state import build
 from ropeswitch.server.metrics.outputs import start as start_length_metrics
 from ropeswitch.server.metrics.queue_metrics import queue_gauges
 from ropeswitch.server.metrics.scheduling_metrics import SchedulingMetrics
-from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
+from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from ropeswitch.server.start.log import ready
 from ropeswitch.server.ui import page, status
@@ -54,7 +54,7 @@ class RopeSwitchEndpoints:
         read_long_bodies(app)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
-        """Refuse an engine that is not fully patched; then add our parts to the app and the engine client.
+        """Refuse an engine with another ladder; then add our parts to the app and the engine client.
 
         Raises:
             SystemExit: for a refused start, whose reason the command prints. For plain ``vllm serve`` see ``vllm_serve.py``.
@@ -82,19 +82,18 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         The parts, and coroutines to run for the life of the server.
 
     Raises:
-        UnsupportedError: when a worker lacks a patch or a factor set, or the engine was not started by us.
+        UnsupportedError: when a worker has another ladder, or the engine was not started by us.
         RegistryError: when vLLM's server is not the one that we wrap.
         UsageError: when the API key file has become unreadable.
     """
     # A package that vLLM's SageMaker routes import sets the root logger to ERROR, which would hide our warnings.
     logging.getLogger("ropeswitch").setLevel(logging.WARNING)
-    require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    require(SERVER_PATCHES)
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None or not isinstance(engine_client, RopeClient):
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
     patches = in_play(engine_client.vllm_config)
-    engine_utilities.check_reports(await engine_utilities.worker_reports(engine_client), settings.ladder, patches)
-    engine_utilities.check_process(patches)
+    engine_utilities.check_reports(await engine_utilities.worker_reports(engine_client), settings)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
     make_error, vocabulary = vllm_adapter.AdmissionError, model.get_vocab_size()

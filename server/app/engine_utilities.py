@@ -1,4 +1,4 @@
-"""Calls utilities of engines and workers: reports of patches and scheduling, and prompt progress."""
+"""Calls utilities of engines and workers: reports of ladders and scheduling, and prompt progress."""
 
 import asyncio
 import logging
@@ -6,53 +6,36 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ropeswitch.factors.factor_set import FactorLadder
-from ropeswitch.model_patches.guard.fingerprints import Patch
-from ropeswitch.model_patches.guard.records import CLIENTS
-from ropeswitch.model_patches.guard.registry import applied
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 from ropeswitch.server.app import vllm_adapter
 from ropeswitch.server.app.life_cycle import LIFE
 
 logger = logging.getLogger(__name__)
 
 
-def check_process(patches: Sequence[Patch]) -> None:
-    """Check that this process, an API server, runs every patch of engine clients.
+def check_reports(reports: Sequence[tuple[int, str]], settings: RopeSettings) -> None:
+    """Check by the ``ladder_report`` of each worker that it rotates by the server's ladder: its node may have another.
 
     Raises:
-        UnsupportedError: naming the missing patch.
-    """
-    if missing := [patch.target for patch in patches if patch.when == CLIENTS and patch.target not in applied()]:
-        raise UnsupportedError(f"patch_report: the API server runs without the patch of {missing[0]}")
-
-
-def check_reports(reports: Sequence[dict[str, Any]], ladder: FactorLadder, patches: Sequence[Patch]) -> None:
-    """Check by the ``patch_report`` of each worker that it runs every patch and the whole ladder.
-
-    Raises:
-        UnsupportedError: naming the worker and what it lacks.
+        UnsupportedError: naming the worker.
     """
     if not reports:
-        raise UnsupportedError("patch_report: no worker answered, so the engine's patches cannot be verified")
-    needed = [patch.target for patch in patches if patch.when != CLIENTS]
-    for report in reports:
-        if missing := [target for target in needed if target not in report["patches"]]:
-            raise UnsupportedError(f"patch_report: worker {report['rank']} runs without the patch of {missing[0]}")
-        if tuple(report["sets"]) != ladder.names:
+        raise UnsupportedError("ladder_report: no worker answered, so their ladders cannot be verified")
+    for rank, digest in reports:
+        if digest != ladder_digest(settings):
             raise UnsupportedError(
-                f"patch_report: worker {report['rank']} rotates with the sets {', '.join(report['sets'])}, "
-                f"the server with {', '.join(ladder.names)}"
+                f"ladder_report: worker {rank} rotates by another ladder than the server; start every node with the same one"
             )
 
 
-async def worker_reports(engine_client: Any) -> list[dict[str, Any]]:
-    """Return the ``patch_report`` of every worker of every engine."""
+async def worker_reports(engine_client: Any) -> list[tuple[int, str]]:
+    """Return the ``ladder_report`` of every worker of every engine."""
     # `EngineClient.collective_rpc` calls every data parallel engine but returns only the first one's results.
     per_engine = await engine_client.engine_core.call_utility_all_async(
-        "collective_rpc", "patch_report", None, (), None
+        "collective_rpc", "ladder_report", None, (), None
     )
-    return [report for reports in per_engine for report in reports]
+    return [(rank, digest) for reports in per_engine for rank, digest in reports]
 
 
 def asking(engine_client: Any, utility: str) -> dict[int, Callable[[], Awaitable[Any]]]:
@@ -76,7 +59,7 @@ async def _utility(client: Any, engine: bytes, name: str, *arguments: Any) -> An
 async def _progress(
     client: Any, request_ids: Sequence[str], *, predicts: bool
 ) -> dict[str, tuple[int, int, float | None]]:
-    """Return the ``prefill_progress`` (``model_patches/serving/part.py``) of the requests that an engine knows."""
+    """Return the ``prefill_progress`` (``model_patches/scheduling/step_times.py``) of the requests that an engine knows."""
     asked = (
         _utility(client, engine, "prefill_progress", list(request_ids), predicts) for engine in client.core_engines
     )

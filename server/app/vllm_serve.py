@@ -88,7 +88,7 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     """Give the route and the middlewares their state if the server's switch is on.
 
     Raises:
-        UnsupportedError: in a server without an engine, or without the patches of engine clients.
+        UnsupportedError: in a server without an engine.
     """
     if not turned_on(args.additional_config):
         return
@@ -96,7 +96,6 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
     patches = in_play(engine_client.vllm_config)
-    engine_utilities.check_process(patches)
     applied = [each for each in patches if each.file.split("/")[1] in ("switch", *settings.parts)]
     model = engine_client.model_config
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None

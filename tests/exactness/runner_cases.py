@@ -33,10 +33,6 @@ def test_the_engine_is_the_one_that_was_asked_for(start: Start, phi3: Path, phi3
     rotations = {module.rotate for module in worker_of(llm).model_runner.model.modules() if hasattr(module, "rotate")}
     with_triton = torch.cuda.is_available() or os.environ.get("ROPESWITCH_TEST_TRITON") == "1"
     assert len(rotations) == 1 and (rotate_by_row in rotations) != with_triton
-    report = worker_of(llm).patch_report()
-    from ropeswitch.model_patches.guard.registry import in_play
-
-    assert {record.target for record in in_play(llm.llm_engine.vllm_config)} <= set(report["patches"])
     check_batch(llm, phi3_reference, [60, 65, 20], max_tokens=8)
 
 

@@ -14,14 +14,11 @@ import pytest
 import torch
 from vllm import LLM
 
-from ropeswitch.model_patches.guard.records import CLIENTS
-from ropeswitch.model_patches.guard.registry import in_play
 from tests.exactness import checkpoints, test_features, test_ladders, test_model_modes, test_modes, test_speculation
 from tests.exactness.batches import Start, check_batch
 from tests.exactness.conftest import starting
 from tests.exactness.engines import greedy, prompts, run, scheduler_of
 from tests.exactness.reference import Reference
-from tests.exactness.test_parallel import reports
 
 # A block number means 16 tokens on each of two ranks: the 32 tokens of a block of the other tests.
 BLOCK = 16
@@ -65,12 +62,6 @@ ON_ONE_ENGINE = [
 @pytest.mark.parametrize("case", ON_ONE_ENGINE, ids=lambda case: case.__name__)
 def test_case_of_one_rank(split: LLM, one_head: dict[str, Any], case: Callable[..., None]) -> None:
     run_case(case, one_head | {"start": lambda *_, **__: split})
-
-
-def test_every_rank_is_patched(split: LLM) -> None:
-    expected = {record.target for record in in_play(split.llm_engine.vllm_config) if record.when != CLIENTS}
-    assert "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend" in expected
-    assert [(report["rank"], set(report["patches"])) for report in reports(split)] == [(0, expected), (1, expected)]
 
 
 def held(worker: Any, blocks: list[int]) -> tuple[list[int], torch.Tensor]:

@@ -2,27 +2,21 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from vllm import LLM, AsyncEngineArgs
+from vllm import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ropeswitch.model_patches.guard.records import CLIENTS
-from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.parts import PARTS
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 from tests.exactness.auto_cases import LONGEST, check_twice
 from tests.exactness.batches import LENGTHS, Start, check_batch
 from tests.exactness.engines import ENGINE, first_choice, greedy, prompts
 from tests.exactness.families import FAMILIES
 from tests.exactness.preloaded import COLLECTIVES, preloaded
 from tests.exactness.reference import Reference
-
-
-def reports(llm: LLM) -> list[dict[str, Any]]:
-    return sorted(llm.collective_rpc("patch_report"), key=lambda report: report["rank"])
 
 
 @pytest.mark.full
@@ -38,12 +32,7 @@ def test_two_ranks(
     llm = start_processes(phi3, **ranks, max_num_batched_tokens=96)
     settings = settings_of(llm.llm_engine.vllm_config)
     assert settings is not None
-    assert [report["rank"] for report in reports(llm)] == [0, 1]
-    assert all(
-        tuple(report["sets"]) == settings.ladder.names
-        and set(report["patches"]) == {it.target for it in in_play(llm.llm_engine.vllm_config) if it.when != CLIENTS}
-        for report in reports(llm)
-    )
+    assert sorted(llm.collective_rpc("ladder_report")) == [[rank, ladder_digest(settings)] for rank in range(2)]
     check_batch(llm, phi3_reference)
     check_batch(llm, phi3_reference)
 

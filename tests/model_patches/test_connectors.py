@@ -20,7 +20,6 @@ from ropeswitch.model_patches.switch.kv.connectors import (
     check_connected_engine,
     check_connector,
 )
-from ropeswitch.model_patches.switch.models.unsupported import check_features
 
 
 def config(name: str | None, **changes: Any) -> KVTransferConfig:
@@ -32,14 +31,6 @@ def of(*children: dict[str, Any]) -> KVTransferConfig:
 
 
 CHILD = {"kv_role": "kv_both"}
-ARGS = {
-    "speculative_config": None, "kv_transfer_config": None, "kv_offloading_size": None,
-    "kv_offloading_backend": "native", "hf_overrides": {}, "additional_config": {},
-}  # fmt: skip
-
-
-def args(**changes: Any) -> SimpleNamespace:
-    return SimpleNamespace(**ARGS | changes)
 
 
 def test_the_table_is_vllms() -> None:
@@ -99,40 +90,6 @@ def test_a_connector_that_its_user_vouches_for() -> None:
     check_connector(config("Mine", **vouched))
     check_connector(of({"kv_connector": "Mine"} | CHILD | vouched))
     check_connector(with_options("NixlConnector", bidirectional_kv_xfer=False, enforce_handshake_compat=True))
-
-
-REPLACED = {"kv_offloading_size": 1.0, "kv_transfer_config": config("OffloadingConnector")}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kv_offloading_size": 0.0}, "kv_offloading_size: 0.0"),
-        ({"kv_offloading_size": float("nan")}, "kv_offloading_size: nan"),
-        (REPLACED, "kv_offloading_size: 1.0 would replace kv_transfer_config"),
-        ({"kv_transfer_config": config("DecodeBenchConnector")}, "'DecodeBenchConnector'"),
-    ],
-)
-def test_offloading_flags(changes: dict[str, Any], message: str) -> None:
-    check_features(args(kv_offloading_size=1.0))
-    with pytest.raises(UnsupportedError, match=message):
-        check_features(args(**changes))
-
-
-def test_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value of ``kv_offloading_backend`` is held to the row of the connector that vLLM chooses for it."""
-    for backend, environment, name in (
-        ("native", "0", "OffloadingConnector"),
-        ("native", "1", "SimpleCPUOffloadConnector"),
-        ("lmcache", "0", "LMCacheMPConnector"),
-    ):
-        monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", environment)
-        chosen = args(kv_offloading_size=1.0, kv_offloading_backend=backend)
-        if BY_NAME[name].refusal is None and BY_NAME[name].module is None:
-            check_features(chosen)
-            continue
-        with pytest.raises(UnsupportedError, match=f"kv_offloading_backend: '{backend}' is {name}: "):
-            check_features(chosen)
 
 
 def test_nixl_is_loaded_from_our_module() -> None:

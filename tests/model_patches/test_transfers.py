@@ -15,11 +15,10 @@ from ropeswitch.model_patches.switch.kv.nixl_connector import (
     UNTIL,
     is_address,
     is_whole,
-    ladder_digest,
     prompt_digest,
     sealed,
 )
-from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.set_keys import ladder_digest, set_keys
 
 SHORT, LONG = FactorSet("short", 16, (1.0, 1.0)), FactorSet("long", 64, (1.0, 4.0))
 SETTINGS = RopeSettings(FactorLadder((SHORT, LONG)), 10000.0)
@@ -76,14 +75,13 @@ def test_another_prompt_breaks_it(other: Any) -> None:
 
 def test_ladders_that_rotate_alike_have_one_digest() -> None:
     def digest(*sets: FactorSet) -> str:
-        settings = replace(SETTINGS, ladder=FactorLadder(sets))
-        return ladder_digest(settings.ladder, set_keys(settings))
+        return ladder_digest(replace(SETTINGS, ladder=FactorLadder(sets)))
 
     ladder = digest(SHORT, LONG)
     assert ladder == digest(replace(SHORT, name="other"), LONG)
     assert ladder not in (digest(SHORT), digest(SHORT, replace(LONG, factors=(1.0, 4.5))))
     assert ladder not in (digest(replace(SHORT, max_length=17), LONG), digest(SHORT, replace(LONG, scale=1.1)))
-    assert ladder != ladder_digest(SETTINGS.ladder, set_keys(replace(SETTINGS, angles="hf")))
+    assert ladder != ladder_digest(replace(SETTINGS, angles="hf"))
 
 
 def test_blocks_are_left_after_a_pause_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
-"""What the API server relies on in vLLM: a start and ``ropeswitch patches`` check it all, by symbol and by text."""
+"""What the API server relies on in vLLM: a start and ``ropeswitch patches`` check the symbols, a test here the texts."""
 
 import asyncio
 import inspect
 import json
 import re
 from argparse import Namespace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,47 @@ from starlette.datastructures import State
 from vllm.v1.engine import async_llm
 
 from ropeswitch.model_patches.guard import cli, fingerprints, registry
-from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, symbols
-from ropeswitch.model_patches.guard.records import CLIENTS, PATCHES
+from ropeswitch.model_patches.guard.fingerprints import FOLDER, RegistryError, resolve, symbols
+from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.guard.registry import for_this_device
 from ropeswitch.model_patches.switch import releases
-from ropeswitch.model_patches.switch.config.settings import UnsupportedError
+from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.releases import installed, release, unverified
-from ropeswitch.server.app import engine_utilities
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 from ropeswitch.server.app.endpoint_plugin import RopeSwitchEndpoints
-from ropeswitch.server.app.engine_utilities import check_process, check_reports
+from ropeswitch.server.app.engine_utilities import check_reports
 from ropeswitch.server.cli import main
-from ropeswitch.server.patches import SERVER_PATCHES, UPSTREAM_TEXTS
+from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from tests.server.front.parts import LADDER
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
 RECORD = "vllm.v1.engine.output_processor.OutputProcessor.propagate_error"
-TEXT = "vllm.entrypoints.launchers.launcher.setup_server"
+WORKER, ENGINE = "vllm.v1.executor.multiproc_executor.WorkerProc", "vllm.v1.engine"
+TOO_LONG, TOKENS = "This model's maximum context length is ", "vllm.renderers.params.TokenizeParams"
+# Texts that the server matches, separated by |, by the function in whose source they are.
+TEXTS = {
+    # Errors with the code `context_length_exceeded` (server/front/refusal.py).
+    f"{TOKENS}._text_len_check": TOO_LONG,
+    f"{TOKENS}._token_len_check": TOO_LONG,
+    f"{TOKENS}.__post_init__": "cannot be greater than ",
+    f"{ENGINE}.input_processor.InputProcessor._validate_prompt_len": "longer than the maximum model length of ",
+    # Logs and errors of a failed start, and functions in its traceback (server/start/refusals.py).
+    f"{ENGINE}.core.EngineCoreProc.run_engine_core": 'logger.exception("EngineCore failed to start.")',
+    f"{ENGINE}.utils.wait_for_engine_startup": "Engine core initialization failed. |{finished}",
+    f"{WORKER}.worker_main": 'logger.exception("WorkerProc failed to start.")',
+    f"{WORKER}._execute_worker_rpc": 'logger.exception("WorkerProc hit an exception.")',
+    "vllm.v1.utils.wait_for_completion_or_failure": "Exception occurred while running API servers",
+    **dict.fromkeys(
+        (
+            "vllm.engine.arg_utils.EngineArgs.create_engine_config",
+            "vllm.entrypoints.launchers.launcher.setup_server",
+            *(f"vllm.v1.core.kv_cache_planning.{name}" for name in sorted(refusals.INPUT_CHECKS) if name[0] == "_"),
+        ),
+        "def ",
+    ),
+}
 
 Captured = pytest.CaptureFixture[str]
 
@@ -48,29 +72,33 @@ def change_generate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_names_every_symbol_that_changed_or_is_missing_and_its_files(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    """Functions that patches rely on, one that became a compiled one, and one with a text that the server matches."""
+    """Functions that patches rely on, one of which became a compiled one."""
     count = len(symbols((*for_this_device(), *SERVER_PATCHES)))
     assert main(["patches", "check"]) == 0
     assert capsys.readouterr().out.startswith(f"{count} of {count} symbols are those of vLLM ")
     change_generate(monkeypatch)
     monkeypatch.delattr(RECORD)
     monkeypatch.setattr(HASHER, len)
-    monkeypatch.setattr(TEXT, lambda: None)
     assert main(["patches", "check"]) == 1
     *lines, summary = capsys.readouterr().out.splitlines()
-    assert sorted(line.partition(": ")[0] for line in lines) == sorted([GENERATE, HASHER, RECORD, TEXT])
+    assert sorted(line.partition(": ")[0] for line in lines) == sorted([GENERATE, HASHER, RECORD])
     assert summary.startswith(f"{count - 3} of {count} ")
     assert f"{RECORD}: not found in the installed vLLM (server/metrics/outputs.py)" in lines
-    assert f"{TEXT}: its source no longer holds 'def setup_server(', which server/start/refusals.py matches" in lines
     # Two patches count on it.
     [changed] = [line for line in lines if line.startswith(f"{GENERATE}: fingerprint ")]
     assert changed.endswith(" (server/app/engine_client.py, server/metrics/outputs.py)")
 
 
+@pytest.mark.parametrize("path", TEXTS)
+def test_texts_that_the_server_matches_are_vllms(path: str) -> None:
+    """One that changed costs a code or the reason of a failed start, so it stops no start."""
+    source = inspect.getsource(inspect.unwrap(resolve(path)[2]))
+    assert [text for text in TEXTS[path].split("|") if text not in source] == []
+
+
 def test_a_server_with_another_upstream_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a function that patches rely on, and of a text that the server matches."""
     change_generate(monkeypatch)
-    monkeypatch.setattr(TEXT, lambda: None)
+    monkeypatch.delattr(RECORD)
     with refusals.channel():
         with pytest.raises(SystemExit) as left:
             asyncio.run(RopeSwitchEndpoints().init_state(None, State(), Namespace(ropeswitch_front=None)))
@@ -142,31 +170,19 @@ def test_another_release_is_tried_where_the_user_says_so(monkeypatch: pytest.Mon
     monkeypatch.setattr("vllm.__version__", "0.34.0")
     change_generate(monkeypatch)
     with pytest.raises(RegistryError, match="start it with --unverified-vllm"):
-        registry.require(SERVER_PATCHES, UPSTREAM_TEXTS)
+        registry.require(SERVER_PATCHES)
     monkeypatch.setenv(releases.UNVERIFIED, "1")
     assert unverified()
-    registry.require(SERVER_PATCHES, UPSTREAM_TEXTS)
+    registry.require(SERVER_PATCHES)
     monkeypatch.delattr(HASHER)
     with pytest.raises(RegistryError, match=HASHER):
         registry.require(PATCHES)
 
 
-def report(**changes: Any) -> dict[str, Any]:
-    return {"rank": 0, "patches": [patch.target for patch in PATCHES], "sets": [*LADDER.names]} | changes
-
-
-def test_every_worker_and_api_server_must_be_patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_reports([report(), report(rank=1)], LADDER, PATCHES)
-    for reports, expected in (
-        ([], "no worker"),
-        ([report(), report(rank=1, patches=[])], "worker 1 runs without"),
-        ([report(rank=2, sets=["short"])], "worker 2 rotates"),
-    ):
+def test_every_worker_must_have_the_servers_ladder() -> None:
+    settings = RopeSettings(LADDER, 1e4)
+    right, other = ladder_digest(settings), ladder_digest(replace(settings, theta=2e4))
+    check_reports([(0, right), (1, right)], settings)
+    for reports, expected in (([], "no worker"), ([(0, right), (1, other)], "worker 1 rotates by another ladder")):
         with pytest.raises(UnsupportedError, match=expected):
-            check_reports(reports, LADDER, PATCHES)
-    [target] = {patch.target for patch in PATCHES if patch.when == CLIENTS}
-    monkeypatch.setattr(engine_utilities, "applied", lambda: [target])
-    check_process(PATCHES)
-    monkeypatch.setattr(engine_utilities, "applied", lambda: [])
-    with pytest.raises(UnsupportedError, match=f"the API server runs without the patch of {target}"):
-        check_process(PATCHES)
+            check_reports(reports, settings)

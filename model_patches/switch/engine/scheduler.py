@@ -108,10 +108,6 @@ class LadderScheduler(Scheduler):
             self._check_after(req_id, self.current_step)
         return LadderSchedulerOutput(**vars(output), rope_sets=sets)
 
-    def prefill_seconds(self, request: Request) -> float | None:
-        """Predict the seconds that the rest of a request's prompt takes; None where nothing is predicted."""
-        return None
-
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:

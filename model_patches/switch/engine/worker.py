@@ -9,6 +9,7 @@ from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets
 from ropeswitch.model_patches.switch.engine.initialize_model import require_checked
 from ropeswitch.model_patches.switch.engine.patching import patch_process
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 
 
 class LadderWorker:
@@ -58,7 +59,6 @@ class LadderWorker:
     def _rows_holder(self) -> Any:
         return getattr(self.model_runner, "model_state", None) or self.model_runner
 
-    def patch_report(self) -> dict[str, Any]:
-        """Return this worker's rank, patches and factor sets (``model_patches/guard/part.py``)."""
-        report: dict[str, Any] = parts.ask("guard", "report", self)
-        return report
+    def ladder_report(self) -> tuple[int, str]:
+        """Return this worker's rank and its ladder's digest, which the server compares with its own."""
+        return self.rank, ladder_digest(self.settings)

@@ -181,7 +181,7 @@ def check_connector(kv_transfer_config: Any, *, attached: bool = False) -> None:
             raise UnsupportedError(f"{where}: {connector.refusal}; allowed: {', '.join(ALLOWED)}")
         if connector.module is not None:
             raise UnsupportedError(
-                f"{where} is not the ladder's own, of {connector.module}; start with ropeswitch serve"
+                f"{where} is not the ladder's own, of {connector.module}; name it in kv_transfer_config.kv_connector"
             )
 
 
@@ -222,33 +222,6 @@ def check_connected_engine(vllm_config: Any) -> None:
         raise UnsupportedError(
             "kv_events_config.enable_kv_cache_events: True: LMCache's events do not name the factor set; allowed: False"
         )
-
-
-def check_offloading(engine_args: Any) -> None:
-    """Refuse offloading options that are invalid, unsupported or would replace the configured connector.
-
-    Raises:
-        UnsupportedError: with the field and its value.
-    """
-    if (size := engine_args.kv_offloading_size) is None:
-        return
-    if not size > 0:
-        raise UnsupportedError(f"kv_offloading_size: {size} must be a number of GiB above 0")
-    if getattr(engine_args.kv_transfer_config, "kv_connector", None) is not None:
-        raise UnsupportedError(
-            f"kv_offloading_size: {size} would replace kv_transfer_config.kv_connector; leave one of the two out"
-        )
-    # Imported here: the planner checks models where vLLM is not installed.
-    from vllm import envs
-
-    chosen = engine_args.kv_offloading_backend
-    native = "SimpleCPUOffloadConnector" if envs.VLLM_USE_SIMPLE_KV_OFFLOAD else OFFLOADING
-    backend = BY_NAME[native if chosen == "native" else LMCACHE_MP]
-    refusal = backend.refusal
-    if backend.module is not None:
-        refusal = "name that in kv_transfer_config.kv_connector instead, and leave kv_offloading_size out"
-    if refusal is not None:
-        raise UnsupportedError(f"kv_offloading_backend: {chosen!r} is {backend.name}: {refusal}")
 
 
 def forget(connector: Any, request: Any, *, keys: bool) -> None:

@@ -16,7 +16,7 @@ when it can go: when connectors compare requests' ``cache_salt``.
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl import connector as upstr
 from vllm.logger import init_logger
 from vllm.v1.request import Request
 
-from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.placement import key_part
-from ropeswitch.model_patches.switch.set_keys import set_keys
+from ropeswitch.model_patches.switch.set_keys import ladder_digest
 
 # A child of vLLM's logger, to inherit its format and level.
 logger = init_logger("vllm.ropeswitch")
@@ -55,7 +54,7 @@ class NixlPullConnector(upstream.NixlPullConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = settings_of(vllm_config)
         assert settings is not None
-        self._ladder = ladder_digest(settings.ladder, set_keys(settings))
+        self._ladder = ladder_digest(settings)
         self._lease: float = self.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
         # Monotonic times: the last step, and the earliest arrival of a request whose blocks are certain to be kept.
         self._last_step = self._kept_since = 0.0
@@ -161,12 +160,6 @@ class NixlPullConnector(upstream.NixlPullConnector):
         self._used[_transfer(params)] = None
         if len(self._used) > MOST_USED:
             del self._used[next(iter(self._used))]
-
-
-def ladder_digest(ladder: FactorLadder, keys: Sequence[str]) -> str:
-    """Return a digest of a ladder and its sets' keys, equal on two engines that rotate every request alike."""
-    ends = [each.max_length for each in ladder.sets]
-    return hashlib.sha256(json.dumps([list(keys), ends]).encode()).hexdigest()[:16]
 
 
 def prompt_digest(request: Any) -> str:

@@ -13,7 +13,7 @@ from ropeswitch.factors.rope_layers import AXIS_TYPES, axes_of
 from ropeswitch.factors.rules.rope import base_of, rope_from_config
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import WORKERS, RopeSettings, UnsupportedError, settings_of
-from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine, check_connector, check_offloading
+from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine, check_connector
 
 # Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
@@ -149,7 +149,6 @@ def check_features(engine_args: Any) -> None:
     speculative = engine_args.speculative_config or {}
     _check_drafts(speculative.get("method"), speculative.get("rejection_sample_method"))
     check_connector(engine_args.kv_transfer_config)
-    check_offloading(engine_args)
 
 
 def check_engine(vllm_config: Any) -> RopeSettings:

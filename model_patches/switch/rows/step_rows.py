@@ -125,7 +125,6 @@ class StepRows:
         self.numbers = torch.arange(max_num_tokens, dtype=torch.int64, device=device)
         # [max_num_tokens] int64 true positions, for layers that read them; None if no layer does.
         self.positions: torch.Tensor | None = None
-        self.sets = settings.ladder.names
         self.max_model_len = max_model_len
         # The rows of each kind of rotary module in the model, once it is bound.
         self.by_rotation: dict[Rotation, RotationRows] = {}

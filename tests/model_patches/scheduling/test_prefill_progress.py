@@ -5,7 +5,7 @@ from vllm.v1.request import RequestStatus
 
 from ropeswitch.model_patches.scheduling.scheduler import LengthAwareScheduler
 from ropeswitch.model_patches.scheduling.step_cost import STEP, Load, chunk
-from ropeswitch.model_patches.serving.part import prefill_progress
+from ropeswitch.model_patches.scheduling.step_times import prefill_progress
 from tests.model_patches.hash_engine import Engine, Start
 
 PROMPT = [1 + i % 7 for i in range(30)]

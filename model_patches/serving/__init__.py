@@ -1,1 +1,0 @@
-"""The engine's side of ``ropeswitch serve``: progress of prefills. Knows vLLM's scheduler."""
