@@ -113,10 +113,6 @@ UPSTREAM_TEXTS = (
     Reading(
         _REFUSALS, "vllm.v1.engine.utils.wait_for_engine_startup", ("Engine core initialization failed. ", "{finished}")
     ),
-    # The function whose presence in a traceback marks a lost process, and its log call.
-    Reading(
-        _REFUSALS, "vllm.v1.utils.wait_for_completion_or_failure", ("Exception occurred while running API servers",)
-    ),
     # Functions whose presence in a traceback marks a refusal.
     *(
         Reading(_REFUSALS, path, (f"def {path.rpartition('.')[2]}(",))

@@ -29,8 +29,6 @@ MOST = 400
 # vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
 INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
 SERVER_CHECK = "setup_server"
-# vLLM's function that waits for the processes of a running server, and logs the error when one of them dies.
-_WATCH = "wait_for_completion_or_failure"
 # Fields of configs whose flag has another name.
 FLAGS = {"cache_dtype": "kv_cache_dtype"}
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
@@ -100,11 +98,6 @@ def reason_of(error: BaseException) -> str | None:
         else each["msg"]
         for each in details()
     )
-
-
-def is_lost_process(error: BaseException) -> bool:
-    """Whether a running server ended because one of its processes did, which vLLM has logged."""
-    return any(frame.f_code.co_name == _WATCH for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def root_cause(error: BaseException) -> str:
