@@ -4,7 +4,6 @@ JSON allows values that no engine can be sent. vLLM validates each part of a bod
 answered. What a body costs is limited in ``limits/cost.py``.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,7 +32,7 @@ _NAME = 80
 _HALF = re.compile("[\ud800-\udfff]")
 # Characters searched in one call, which holds the GIL.
 _CHARACTERS = 1 << 16
-# Fields with chat messages; vLLM parses the arguments of their tool calls.
+# Fields with chat messages.
 CHATS = ("messages", "input")
 _NUMBERS = ("tokens", "token_ids", "token_offsets")  # ends of the names of vLLM's lists of numbers
 _VALIDATED = ("messages", "tools", "query", "bad_words", "stop", "stop_sequences", *PROMPTS)
@@ -74,8 +73,6 @@ def refusal_of_values(body: Any) -> Refusal | None:
             for name, value in values.items():
                 if (found := _of_scalar(name, place) or _of_scalar(value, (*place, name))) is not None:
                     return found
-                if name == "arguments" and place and place[0] in CHATS and _is_too_deep(value):
-                    return invalid_value((*place, name), TOO_DEEP)
                 if isinstance(value, dict | list):
                     left.append((value, (*place, name)))
         elif isinstance(values, list):
@@ -125,22 +122,6 @@ def _of_scalar(value: Any, place: Place) -> Refusal | None:
             invalid_value(place, ODD_TEXT) if any(_HALF.search(value, at, at + _CHARACTERS) for at in starts) else None
         )
     return invalid_value(place, LARGE_NUMBER) if type(value) is int and not -(2**63) <= value < 2**63 else None
-
-
-def _is_too_deep(text: Any) -> bool:
-    """Whether a text is JSON that is nested too deeply; upstream's parser would end with a 500."""
-    if not isinstance(text, str) or text.count("[") + text.count("{") <= DEPTH:
-        return False
-    try:
-        level = [json.loads(text)]
-    except RecursionError:
-        return True
-    except ValueError:
-        return False  # not JSON, which upstream takes for an empty object
-    for _ in range(DEPTH):
-        nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
-        level = [part for each in nested for part in each]
-    return any(isinstance(each, dict | list) for each in level)
 
 
 def extra_arguments(body: Any) -> Mapping[str, Any]:
