@@ -53,7 +53,7 @@ CALL = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "fun
 OBJEKT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "objekt"}}}
 MISTAKES = (
     # Bodies.
-    Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "char 31"), None),
+    Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "byte 31"), None),
     Mistake(CHAT, b"", ("body: Field required",), None),
     Mistake(CHAT, [1], ("body: Input should be a valid dictionary",), None),
     Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("not valid JSON", "utf-8"), None),

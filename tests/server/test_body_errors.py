@@ -53,8 +53,8 @@ def answer(body: Any) -> httpx.Response:
             "mixed[1][0]",
         ),
         ({"vllm_xargs": {"a": 1, "ROPE_x": 1}}, "vllm_xargs.ROPE_x: unknown key", "vllm_xargs.ROPE_x"),
-        ({"options": {"\ud800": 1}}, "options: Input should be valid", "options"),
-        (b'{"options": ' + b'{"a": ' * 900 + b'"\\ud800"' + b"}" * 901, "options: Input should have", "options"),
+        ({"options": {"\ud800": 1}}, "The body is not valid JSON (which has no NaN, infinity or unpaired", None),
+        (b'{"options": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, "options: Input should have", "options"),
     ],
 )
 def test_a_wrong_body_is_a_400_with_pydantics_message(body: Any, message: str, field: Any) -> None:
