@@ -47,6 +47,7 @@ ENV PATH=/opt/ropeswitch/bin:$PATH \
     TORCHINDUCTOR_CACHE_DIR=/cache/inductor \
     TRITON_CACHE_DIR=/cache/triton \
     VLLM_NO_USAGE_STATS=1 \
+    ROPESWITCH_HEALTH_URL=http://127.0.0.1:8000/health \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     USER=ropeswitch
@@ -56,7 +57,7 @@ RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
 # The port refuses connections while the engine starts; a large model takes half an hour.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 CMD ["python3", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['ROPESWITCH_HEALTH_URL'], timeout=4)"]
 ENTRYPOINT ["ropeswitch-entrypoint"]
 
 FROM ${VLLM_IMAGE} AS gpu
@@ -75,6 +76,7 @@ ENV HOME=/cache \
     TRITON_CACHE_DIR=/cache/triton \
     FLASHINFER_WORKSPACE_BASE=/cache \
     VLLM_NO_USAGE_STATS=1 \
+    ROPESWITCH_HEALTH_URL=http://127.0.0.1:8000/health \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     USER=ropeswitch
@@ -83,5 +85,5 @@ COPY deploy/image/cache.sh /src/
 RUN sh /src/cache.sh && rm -rf /src
 WORKDIR /tmp
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60m --retries=3 CMD ["python3", "-m", "ropeswitch.server.health_check"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60m --retries=3 CMD ["python3", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['ROPESWITCH_HEALTH_URL'], timeout=4)"]
 ENTRYPOINT ["ropeswitch-entrypoint"]

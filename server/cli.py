@@ -43,7 +43,6 @@ def _make_parser() -> argparse.ArgumentParser:
     from ropeswitch.loadtests.client import cli as loadtest
     from ropeswitch.loadtests.verify import cli as verify
     from ropeswitch.model_patches.guard import cli as patches
-    from ropeswitch.server.front.limits.keys import print_ids
     from ropeswitch.server.patches import SERVER_PATCHES
 
     description = "Serve RoPE models with the LongRoPE factors for each request's length."
@@ -55,12 +54,6 @@ def _make_parser() -> argparse.ArgumentParser:
     plan.add_parser(commands)
     factors.add_parser(commands)
     patches.add_parser(commands, SERVER_PATCHES)
-    keys = commands.add_parser("keys", help="show which API key a line of the access log names")
-    ids = keys.add_subparsers(metavar="COMMAND", required=True).add_parser(
-        "id", help="print the ID of each key in a file"
-    )
-    ids.add_argument("file", metavar="FILE", help="file of API keys or metrics keys, one per line")
-    ids.set_defaults(func=print_ids)
     loadtest.add_parser(commands)
     verify.add_parser(commands)
     return parser

@@ -42,7 +42,7 @@ class Prompts:
     shared: Callable[[], bool] = lambda: True  # whether there may be several clients, which the engines serve in turn
     cost_limits: CostLimits = DEFAULT_COST  # of a request's grammars and log-probabilities
 
-    def place(self, prompt: Any, params: Any, request_id: str) -> Any:
+    def place(self, prompt: Any, params: Any, request_id: str, priority: int = 0) -> Any:
         """Place a prompt, and admit it to the queue; return the parameters for the engine, which carry the placement.
 
         Raises:
@@ -52,7 +52,7 @@ class Prompts:
         """
         if (num_tokens := self.length(prompt)) is None:
             return params
-        _check_numbers(params)
+        _check_numbers(params, priority)
         context = current.get()
         if context is not None and context.asked.alias is not None:
             params = with_extra(params, {FORCED_SET: context.asked.alias.factor_set})
@@ -98,7 +98,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        params = self.prompts.place(prompt, sampling_params, request_id)
+        params = self.prompts.place(prompt, sampling_params, request_id, kwargs.get("priority", 0))
         outputs = super().generate(prompt, params, request_id, *args, **kwargs)
         has_grammar = getattr(params, "structured_outputs", None) is not None
         # Without a KV connector, nothing but its grammar ends a request with an error.
@@ -109,7 +109,7 @@ class RopeClient(vllm_adapter.AsyncLLM):
     def encode(
         self, prompt: Any, pooling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[Any, None]:
-        params = self.prompts.place(prompt, pooling_params, request_id)
+        params = self.prompts.place(prompt, pooling_params, request_id, kwargs.get("priority", 0))
         return super().encode(prompt, params, request_id, *args, **kwargs)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,9 +150,12 @@ _CLASSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _check_numbers(params: Any) -> None:
-    """Refuse an integer of more than 64 bits, which the engine cannot be sent; pydantic also reads numbers from strings."""
-    values = {name: getattr(params, name) for name in getattr(params, "__struct_fields__", ())}
+def _check_numbers(params: Any, priority: int) -> None:
+    """Refuse an integer of more than 64 bits, which the engine cannot be sent.
+
+    pydantic reads numbers from strings too, and vLLM the priority from a header.
+    """
+    values = {name: getattr(params, name) for name in getattr(params, "__struct_fields__", ())} | {"priority": priority}
     if (detection := values.get("repetition_detection")) is not None:
         values |= {f"repetition_detection.{name}": value for name, value in vars(detection).items()}
     for name, value in values.items():

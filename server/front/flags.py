@@ -159,7 +159,7 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
         # As in vLLM, the flag overrides the variable, and an empty variable counts as unset.
         given, source = [from_environment] if from_environment else [], KEY_VARIABLE
     digests = tuple(dict.fromkeys(check_key(source, key) for key in given))
-    in_file = read_keys(args.api_key_file) if args.api_key_file is not None else {}
+    in_file = read_keys(args.api_key_file) if args.api_key_file is not None else ()
     if len(digests) + len(in_file) > MOST_KEYS:
         raise UsageError(
             f"--api-key-file: {args.api_key_file!r}: more than {MOST_KEYS} keys, including those of {source}"

@@ -115,24 +115,13 @@ class FrontState:
         return key
 
     def check_headers(self, scope: Scope) -> None:
-        """Raise RefusedError for too many headers, a request ID that is too long, or a priority beyond 64 bits."""
+        """Raise RefusedError for too many headers, or a request ID that is too long."""
         if len(scope["headers"]) > self.max_headers:
             raise RefusedError(too_many_headers(self.max_headers))
         for name, value in scope["headers"]:
             if name == REQUEST_ID and len(value) > LONGEST_ID:
                 message = f"The header 'x-request-id' has more than {LONGEST_ID} bytes, this server's limit."
                 raise RefusedError(Refusal("invalid", 400, None, message, param="x-request-id"))
-            # vLLM reads it in place of the body's ``priority``, and ignores what is no number.
-            if name == b"x-vllm-priority" and _is_beyond_64_bits(priority := value.decode("latin-1")):
-                message = f"The header 'x-vllm-priority' is {priority[:40]!r}; it must be from -2**63 to 2**63 - 1."
-                raise RefusedError(Refusal("invalid", 400, None, message, param="x-vllm-priority"))
-
-
-def _is_beyond_64_bits(text: str) -> bool:
-    try:
-        return not -(2**63) <= int(text) < 2**63
-    except ValueError:
-        return False
 
 
 def build(

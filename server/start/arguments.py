@@ -17,11 +17,6 @@ from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
 
 NAMES = Path(__file__).with_name("flag_names.json")
-# Flags of earlier vLLM releases that many pages still show, and what replaces them.
-_GONE = {
-    "--rope-scaling": "vLLM removed it in 0.11.1. Use --max-model-len LENGTH, with --ladder for another rule than YaRN",
-    "--rope-theta": "vLLM removed it in 0.11.1. To change the base of the model's config, use --hf-overrides",
-}
 
 
 def check(argv: Sequence[str]) -> None:
@@ -71,8 +66,6 @@ def full_names(argv: Sequence[str], names: Collection[str]) -> list[str]:
 
 
 def _hint(name: str, names: Collection[str]) -> str:
-    if name in _GONE:
-        return _GONE[name]
     near = get_close_matches(name, names, n=2, cutoff=0.75) or get_close_matches(name, names, n=1)
     return f"did you mean {' or '.join(near)}?" if near else "ropeswitch serve --help=all lists every flag"
 

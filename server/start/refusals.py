@@ -29,8 +29,6 @@ MOST = 400
 # vLLM's functions that check the user's input: configs and the KV cache's size; the parsers' names and the address.
 INPUT_CHECKS = frozenset({"create_engine_config", "_check_enough_kv_cache_memory", "_auto_fit_max_model_len"})
 SERVER_CHECK = "setup_server"
-# vLLM's function that waits for the processes of a running server, and logs the error when one of them dies.
-_WATCH = "wait_for_completion_or_failure"
 # Fields of configs whose flag has another name.
 FLAGS = {"cache_dtype": "kv_cache_dtype"}
 # Loggers that log a failed start of an engine or worker process, and parts of their messages. After a worker's exception the
@@ -38,6 +36,8 @@ FLAGS = {"cache_dtype": "kv_cache_dtype"}
 LOGGERS = ("vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
 _FAILURES = re.compile("failed to start|hit an exception")
 _PR_SET_PDEATHSIG = 1
+# Prefix of the names of vLLM's API server processes, where there are several.
+_API_SERVER = "ApiServer"
 # vLLM's message when a signal ended an engine process during startup, with the negative exit code.
 _KILLED = re.compile(r"Engine core initialization failed.*\{.*: -(?P<signal>\d+)\}")
 
@@ -100,11 +100,6 @@ def reason_of(error: BaseException) -> str | None:
     )
 
 
-def is_lost_process(error: BaseException) -> bool:
-    """Whether a running server ended because one of its processes did, which vLLM has logged."""
-    return any(frame.f_code.co_name == _WATCH for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
 def root_cause(error: BaseException) -> str:
     """Return type and message of the first error in a ``raise from`` chain, as one line.
 
@@ -138,13 +133,22 @@ def end_with_parent() -> None:
 
 
 def install() -> None:
-    """Have this engine or worker process report a failed start, ignore Ctrl-C, and end with its parent."""
+    """Prepare a process of ``ropeswitch serve``, which opens the channel; vLLM calls it at the start of every process.
+
+    A process reports a failed start, ignores Ctrl-C and ends with its parent. One of several API servers gets our classes.
+    """
+    if VARIABLE not in os.environ:
+        return
     end_with_parent()
     if multiprocessing.parent_process() is not None:
         # A terminal's Ctrl-C reaches every process. The server's finishes the requests in flight, and then stops these.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_report_failure)
+    if multiprocessing.current_process().name.startswith(_API_SERVER):
+        from ropeswitch.server.app.engine_client import use_our_classes
+
+        use_our_classes()
 
 
 def _report_failure(record: logging.LogRecord) -> bool:

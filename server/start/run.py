@@ -65,8 +65,7 @@ def run(vllm_adapter: Any, args: argparse.Namespace, console: Console) -> int:
         if not isinstance(error, Exception):
             raise
         cause = refusals.reported(refusals.FAULT)
-        # Otherwise a child process has printed its traceback, or vLLM has logged which process is lost.
-        if cause is None and not refusals.is_lost_process(error):
+        if cause is None:  # otherwise a child process has printed its traceback
             traceback.print_exception(error)
         failure = (
             f"the server {'failed' if console.serving else 'did not start'}: {cause or refusals.root_cause(error)}"

@@ -33,8 +33,6 @@ from ropeswitch.server.start.model_folder import expanded
 from ropeswitch.server.start.run import run as _run
 
 BUNDLED_KV_CACHE = 1 << 30
-# Maximum factor sets that the log lists; of more, the first ones and the last.
-MOST_SETS = 5
 # Exit code after Ctrl-C.
 INTERRUPTED = 130
 # Names the plugins that vLLM loads.
@@ -152,16 +150,10 @@ def _serve(argv: Sequence[str], console: Console) -> int:
 
 
 def _summary(args: argparse.Namespace, made: MadeLadder, notes: Sequence[str]) -> list[str]:
-    """Return lines for the ladder (at most :data:`MOST_SETS` sets), the policy, other choices (``notes``) and model."""
+    """Return lines for the ladder, the policy, other choices (``notes``) and the model."""
     names = f", served as {', '.join(args.served_model_name)}" if args.served_model_name else ""
-    head, title, *rest = made.lines(args.max_model_len)
-    count = len(made.ladder.sets)
-    rows, ladder_notes = rest[:count], rest[count:]
-    if count > MOST_SETS:
-        hidden = count - MOST_SETS + 1
-        rows = [*rows[: MOST_SETS - 2], f"  ... {hidden} more; GET /v1/rope lists all", rows[-1]]
     policy = [RESERVES] if args.ladder_policy == RESERVE else []
-    return [head, title, *rows, *ladder_notes, *policy, *notes, f"starting the engine for {args.model}{names}"]
+    return [*made.lines(args.max_model_len), *policy, *notes, f"starting the engine for {args.model}{names}"]
 
 
 def _fit_memory(

@@ -8,11 +8,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import threading
 import tomllib
 import zipfile
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -20,10 +18,9 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from ropeswitch.models import BUNDLED_MODEL
-from ropeswitch.server import health_check
 from tests.deploy.chart.helm import notes
 from tests.docs.pages import ROOT
-from tests.server.running import free_port, running
+from tests.server.running import running
 
 DOCKERFILE, ENTRY = ROOT / "Dockerfile", ROOT / "deploy" / "image" / "entrypoint.sh"
 # A context that is sent to a builder in a moment.
@@ -102,7 +99,7 @@ def test_it_runs_as_vllms_own_image_does(name: str) -> None:
     assert ("COPY", "--chmod=755 deploy/image/entrypoint.sh /usr/local/bin/ropeswitch-entrypoint") in stage(name)
     assert ("RUN", "sh /src/cache.sh && rm -rf /src") in stage(name)
     assert re.search(r"HF_HOME=/cache/huggingface\b", found["ENV"])
-    assert "ropeswitch.server.health_check" in found["HEALTHCHECK"]
+    assert "ROPESWITCH_HEALTH_URL=http://127.0.0.1:8000/health" in found["ENV"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f'version="{project["version"]}"' in found["LABEL"]
     paths = re.findall(r"(HOME|_ROOT|_DIR|_BASE)=(\S+)", found["ENV"])
@@ -170,33 +167,6 @@ def test_the_image_runs_what_vllms_own_image_would(tmp_path: Path, line: str) ->
     assert subprocess.run([ENTRY, str(tmp_path / "vllm")], check=False).returncode == 7
 
 
-@pytest.mark.parametrize(
-    ("ready", "health", "code"), [(404, 200, 0), (404, 503, 1), (404, 404, 1), (503, 200, 1), (200, 404, 0)]
-)
-def test_the_health_check_knows_plain_vllm(monkeypatch: pytest.MonkeyPatch, ready: int, health: int, code: int) -> None:
-    """`vllm serve` has /health alone."""
-
-    class Plain(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(ready if self.path == "/health/ready" else health)
-            self.end_headers()
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.delenv(health_check.VARIABLE, raising=False)
-        monkeypatch.setattr(health_check, "URL", f"http://127.0.0.1:{server.server_port}/health/ready")
-        assert health_check.main() == code
-        server.shutdown()
-
-
-def test_the_health_check_names_a_wrong_address(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for url in (f"http://127.0.0.1:{free_port()}/", "no address"):
-        monkeypatch.setenv(health_check.VARIABLE, url)
-        assert health_check.main() == 1 and url in capsys.readouterr().err
-
-
 def link_packages(lock: str, target: Path) -> None:
     """Link this environment's packages of a lock into a new one, where pip finds the pinned releases and downloads none."""
     packages = target / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
@@ -225,8 +195,8 @@ def test_its_commands_make_an_environment_that_serves(tmp_path: Path) -> None:
     flags = ["--model", str(BUNDLED_MODEL), "--served-model-name", BUNDLED_MODEL.name, "--enforce-eager"]
     path = {"PATH": f"{target / 'bin'}:{os.environ['PATH']}"}
     with running(tmp_path, *flags, command=[str(ENTRY)], variables=path) as server:
-        check = [str(target / "bin" / "python"), "-m", "ropeswitch.server.health_check"]
-        run(check, **{health_check.VARIABLE: f"{server.url}/health/ready"})
+        check = json.loads(dict(stage("cpu"))["HEALTHCHECK"].partition(" CMD ")[2])
+        run(check, **path, ROPESWITCH_HEALTH_URL=f"{server.url}/health")
         answer = server.post("/v1/completions", {"model": BUNDLED_MODEL.name, "prompt": "The", "max_tokens": 2})
         assert answer.json["usage"]["completion_tokens"] == 2
     assert server.process.returncode == 0

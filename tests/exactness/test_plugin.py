@@ -54,7 +54,7 @@ def test_the_switch_alone_is_exact(phi3: Path, phi3_reference: Reference) -> Non
     assert values["refused"] == UNKNOWN
     assert values["scheduler"] == "ropeswitch.model_patches.switch.engine.scheduler.LadderScheduler"
     beside = [name for name in values["modules"] if name.count(".") > 1 and not f"{name}.".startswith(SWITCH)]
-    assert set(beside) == {STARTED, f"{STARTED}.refusals", f"{STARTED}.vllm_command"}
+    assert set(beside) == {STARTED, f"{STARTED}.refusals"}
 
 
 @pytest.mark.full
@@ -88,7 +88,7 @@ def test_without_the_key_stock_vllm_is_stock(phi3: Path) -> None:
     values = found(run_engine(phi3, None, [20]))
     assert values["scheduler"] == "vllm.v1.core.sched.scheduler.Scheduler"
     switch = ["", ".config", ".config.key", ".config.variables", ".plugin"]
-    starting = ["", ".refusals", ".vllm_command"]
+    starting = ["", ".refusals"]
     assert [name for name in values["modules"] if name.count(".") > 1] == [
         *(f"ropeswitch.model_patches.switch{name}" for name in switch), *(f"{STARTED}{name}" for name in starting),
     ]  # fmt: skip

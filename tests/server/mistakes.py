@@ -47,10 +47,13 @@ def messages(role: object, content: object) -> list[dict[str, object]]:
 
 
 LONG = "context_length_exceeded"
+# Arguments are a text, which vLLM parses.
+DEEP = {"name": "f", "arguments": "[" * 100_000}
+CALL = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": DEEP}]}
 OBJEKT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "objekt"}}}
 MISTAKES = (
     # Bodies.
-    Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "char 31"), None),
+    Mistake(CHAT, b'{"model": "tiny", "messages": [}', ("not valid JSON", "byte 31"), None),
     Mistake(CHAT, b"", ("body: Field required",), None),
     Mistake(CHAT, [1], ("body: Input should be a valid dictionary",), None),
     Mistake(CHAT, '{"messages": "é"}'.encode("latin-1"), ("not valid JSON", "utf-8"), None),
@@ -60,6 +63,9 @@ MISTAKES = (
     # Messages and prompts.
     wrong(CHAT, "at least one message", None, messages=[]),
     wrong(CHAT, "messages[0].role: Field required", "messages[0].role", messages=[{"content": "a"}]),
+    wrong(CHAT, "JSON that is nested too deeply", None, messages=[CALL]),
+    wrong("/v1/chat/completions/batch", "JSON that is nested too deeply", None, messages=[ASKED, [CALL]]),
+    wrong(RESPONSES, "JSON that is nested too deeply", None, input=[DEEP | {"type": "function_call", "call_id": "a"}]),
     wrong(COMPLETIONS, "prompt: Input should be a valid list; Input should be a valid string", "prompt", prompt=5),
     wrong(COMPLETIONS, "prompt[0]: Input should be greater than or equal to 0", "prompt[0]", prompt=[-1]),
     # Models and factor sets.

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Form
 from pydantic import BaseModel, model_validator
 
-from ropeswitch.server.front.bodies.contents import TOO_DEEP, TOO_MANY, refusal_of_values
+from ropeswitch.server.front.bodies.contents import TOO_MANY, refusal_of_values
 from ropeswitch.server.front.bodies.parse import parse
 from ropeswitch.server.front.bodies.request import read_long_bodies
 from tests.server.front.parts import app_behind, ask, error_of, parts
@@ -53,8 +53,8 @@ def answer(body: Any) -> httpx.Response:
             "mixed[1][0]",
         ),
         ({"vllm_xargs": {"a": 1, "ROPE_x": 1}}, "vllm_xargs.ROPE_x: unknown key", "vllm_xargs.ROPE_x"),
-        ({"options": {"\ud800": 1}}, "options: Input should be valid", "options"),
-        (b'{"options": ' + b'{"a": ' * 900 + b'"\\ud800"' + b"}" * 901, "options: Input should have", "options"),
+        ({"options": {"\ud800": 1}}, "The body is not valid JSON (which has no NaN, infinity or unpaired", None),
+        (b'{"options": ' + b'{"a": ' * 900 + b"1" + b"}" * 901, "options: Input should have", "options"),
     ],
 )
 def test_a_wrong_body_is_a_400_with_pydantics_message(body: Any, message: str, field: Any) -> None:
@@ -176,33 +176,3 @@ def test_a_form_starts_no_more_sequences_than_a_body() -> None:
     for number in ("2049", "16384.0"):
         found = ask(app, "POST", path, data={"n": number})
         assert found.status_code == 400 and error_of(found)["param"] == "n", found.text
-
-
-def nested(levels: int) -> str:
-    return '{"a": ' * levels + "1" + "}" * levels
-
-
-@pytest.mark.parametrize(
-    ("arguments", "refused"),
-    [
-        (nested(128), False),
-        (nested(129), True),
-        ("[" * 100_000, True),
-        ("not JSON [" * 500, False),
-        ('{"b": "\\ud800", "a": ' + nested(400) + "}", True),
-        (json.dumps({"b": 2**70, "a": [[]] * 200}), False),
-    ],
-)
-def test_arguments_that_upstream_parses(arguments: str, refused: bool) -> None:
-    """It answers too many levels with 500, after a parse that depends on the depth of its stack."""
-    function = {"name": "f", "arguments": arguments}
-    call = {"role": "assistant", "tool_calls": [{"function": function}]}
-    chats = {
-        "messages[0].tool_calls[0].function.arguments": {"messages": [call]},
-        "messages[1][0].tool_calls[0].function.arguments": {"messages": [[], [call]]},
-        "input[0].arguments": {"input": [function]},
-    }
-    for place, body in chats.items():
-        refusal = refusal_of_values(parse(json.dumps(body).encode()))
-        assert (refusal and refusal.message) == (f"{place}: {TOO_DEEP}" if refused else None)
-    assert refusal_of_values(parse(json.dumps({"metadata": function}).encode())) is None

@@ -228,6 +228,12 @@ def test_a_number_that_the_engine_cannot_be_sent_is_refused(field: str) -> None:
     assert refused.value.parameter == field
 
 
+def test_a_priority_of_more_than_64_bits_is_refused_also_from_its_header(client: Any) -> None:
+    for call in (client.generate, client.encode):
+        with pytest.raises(VLLMValidationError, match=r"^priority: "):
+            call({"prompt_token_ids": [1]}, SamplingParams(), "r", priority=-(2**63) - 1)
+
+
 def test_a_beam_search_that_would_reserve_is_refused_unless_it_names_its_set() -> None:
     """vLLM sends each of its tokens as a request of one token, which has no answer's limit to reserve."""
     params, beams = SamplingParams(max_tokens=1), {"beams": 2, "limited": True}

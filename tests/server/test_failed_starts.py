@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from ropeswitch.server.start import refusals, vllm_command
+from ropeswitch.server.start import refusals
 from ropeswitch.server.start.refusals import MOST, root_cause
 
 CORE, EXECUTOR = (logging.getLogger(f"vllm.v1.{name}") for name in ("engine.core", "executor.multiproc_executor"))
@@ -22,7 +22,7 @@ def test_a_start_that_fails_reports_its_first_reason(monkeypatch: pytest.MonkeyP
     for logger in (CORE, EXECUTOR):
         monkeypatch.setattr(logger, "filters", [])
     with refusals.channel():
-        vllm_command.install()
+        refusals.install()
         CORE.error("something else", exc_info=RuntimeError("no fault"))
         assert refusals.reported(refusals.FAULT) is None
         EXECUTOR.error("WorkerProc hit an exception.", exc_info=ValueError("No common block size"))
@@ -42,7 +42,7 @@ def test_ctrl_c_is_the_server_s_and_not_its_processes(ours: bool) -> None:
     script = """if True:
         import multiprocessing, signal
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        from ropeswitch.server.start.vllm_command import install
+        from ropeswitch.server.start.refusals import install
         install()
         def ignored():
             install()

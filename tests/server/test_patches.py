@@ -46,7 +46,6 @@ TEXTS = {
     f"{ENGINE}.utils.wait_for_engine_startup": "Engine core initialization failed. |{finished}",
     f"{WORKER}.worker_main": 'logger.exception("WorkerProc failed to start.")',
     f"{WORKER}._execute_worker_rpc": 'logger.exception("WorkerProc hit an exception.")',
-    "vllm.v1.utils.wait_for_completion_or_failure": "Exception occurred while running API servers",
     **dict.fromkeys(
         (
             "vllm.engine.arg_utils.EngineArgs.create_engine_config",

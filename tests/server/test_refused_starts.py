@@ -24,7 +24,6 @@ EARLY: dict[str, tuple[str, list[str]]] = {
     "vLLM's flag": ("--max-modl-len 3", ["--max-modl-len: unknown flag; did you mean --max-model-len or --max-log-len?"]),
     "our flag": ("--laddr yarn", ["--laddr: unknown flag; did you mean --ladder?"]),
     "no flag like it": ("--zzzqqq", ["--zzzqqq: unknown flag; ropeswitch serve --help=all lists every flag"]),
-    "flag that vLLM removed": ("--rope_scaling {}", ["--rope-scaling: unknown flag; vLLM removed it in 0.11.1. Use"]),
     "config with an equals sign": ("--config=a.yaml", ["--config=a.yaml: vLLM ignores this form; write --config FILE"]),
     "flag without its value": ("--ladder", ["--ladder: expected one argument"]),
     "value out of range": ("--body-timeout -0.5", ["--body-timeout: '-0.5' must be a number of seconds above 0"]),

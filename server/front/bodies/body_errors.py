@@ -15,15 +15,17 @@ from ropeswitch.server.front.refusal import Refusal, invalid_body
 # so a body of 20,000 would exhaust the memory.
 TOGETHER = 16
 # What vLLM's validators raise for a value of another type, or without a part that they read.
-_STUMBLES = (AttributeError, IndexError, KeyError, TypeError, RecursionError)
+_STUMBLES = (AttributeError, IndexError, KeyError, TypeError)
 # Maximum characters of a message; a validator may put the value into it.
 _CHARACTERS = 500
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Return the answer to an error that a request's values caused in their validation; None for other errors."""
+    """Return the answer to an error that a request's values caused; None for other errors."""
     if isinstance(error, RequestValidationError):
         return invalid_body(*_described(error.errors(), error.body))
+    if isinstance(error, RecursionError):  # vLLM parses the arguments of tool calls
+        return invalid_body("The request has JSON that is nested too deeply.")
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     in_validation = any(frame.f_code is TypeAdapter.validate_python.__code__ for frame in frames)
     if isinstance(error, _STUMBLES) and in_validation:

@@ -4,8 +4,6 @@ JSON allows values that no engine can be sent. vLLM validates each part of a bod
 answered. What a body costs is limited in ``limits/cost.py``.
 """
 
-import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +18,6 @@ DEPTH = 128
 PARTS = 20_000
 # An item of ``input`` counts as so many: the Responses API has many types of them, and validation tries each.
 ITEM = 8
-ODD_TEXT = "Input should be valid Unicode text; it has an unpaired surrogate"
 LARGE_NUMBER = f"Input should be a whole number from {-(2**63)} to {2**63 - 1}"
 TOO_MANY = (
     f"Input should have at most {PARTS} messages, parts of messages, tools, documents, stop words and wrong token IDs in "
@@ -30,10 +27,7 @@ TOO_DEEP = f"Input should have at most {DEPTH} levels of nested objects and arra
 
 # Maximum characters of a name in a path.
 _NAME = 80
-_HALF = re.compile("[\ud800-\udfff]")
-# Characters searched in one call, which holds the GIL.
-_CHARACTERS = 1 << 16
-# Fields with chat messages; vLLM parses the arguments of their tool calls.
+# Fields with chat messages.
 CHATS = ("messages", "input")
 _NUMBERS = ("tokens", "token_ids", "token_offsets")  # ends of the names of vLLM's lists of numbers
 _VALIDATED = ("messages", "tools", "query", "bad_words", "stop", "stop_sequences", *PROMPTS)
@@ -60,7 +54,7 @@ def invalid_value(place: Place, message: str) -> Refusal:
 def refusal_of_values(body: Any) -> Refusal | None:
     """Return the refusal of a value that no route accepts, or None.
 
-    It is an unpaired surrogate, too large a number, too many levels or parts, or an unknown ``rope`` key of ``vllm_xargs``.
+    It is too large a number, too many levels or parts, or an unknown ``rope`` key of ``vllm_xargs``.
     """
     parts = 0
     left: list[tuple[Any, Place]] = [(body, ())]
@@ -72,10 +66,8 @@ def refusal_of_values(body: Any) -> Refusal | None:
             return invalid_value(place[:1], TOO_DEEP)
         if isinstance(values, dict):
             for name, value in values.items():
-                if (found := _of_scalar(name, place) or _of_scalar(value, (*place, name))) is not None:
-                    return found
-                if name == "arguments" and place and place[0] in CHATS and _is_too_deep(value):
-                    return invalid_value((*place, name), TOO_DEEP)
+                if _is_too_large(value):
+                    return invalid_value((*place, name), LARGE_NUMBER)
                 if isinstance(value, dict | list):
                     left.append((value, (*place, name)))
         elif isinstance(values, list):
@@ -83,11 +75,8 @@ def refusal_of_values(body: Any) -> Refusal | None:
             if parts > PARTS:
                 return invalid_value(place, TOO_MANY)
             for index, value in enumerate(values):
-                # Each item of a long list is checked, so the common case comes first.
-                if type(value) is int and -(2**63) <= value < 2**63:
-                    continue
-                if (found := _of_scalar(value, (*place, index))) is not None:
-                    return found
+                if _is_too_large(value):
+                    return invalid_value((*place, index), LARGE_NUMBER)
                 if isinstance(value, dict | list):
                     left.append((value, (*place, index)))
     for key in extra_arguments(body):
@@ -118,29 +107,8 @@ def _parts(values: list[Any], place: Place) -> int:
     return found * ITEM if place == ("input",) else found
 
 
-def _of_scalar(value: Any, place: Place) -> Refusal | None:
-    if isinstance(value, str):
-        starts = range(0, 0 if value.isascii() else len(value), _CHARACTERS)
-        return (
-            invalid_value(place, ODD_TEXT) if any(_HALF.search(value, at, at + _CHARACTERS) for at in starts) else None
-        )
-    return invalid_value(place, LARGE_NUMBER) if type(value) is int and not -(2**63) <= value < 2**63 else None
-
-
-def _is_too_deep(text: Any) -> bool:
-    """Whether a text is JSON that is nested too deeply; upstream's parser would end with a 500."""
-    if not isinstance(text, str) or text.count("[") + text.count("{") <= DEPTH:
-        return False
-    try:
-        level = [json.loads(text)]
-    except RecursionError:
-        return True
-    except ValueError:
-        return False  # not JSON, which upstream takes for an empty object
-    for _ in range(DEPTH):
-        nested = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
-        level = [part for each in nested for part in each]
-    return any(isinstance(each, dict | list) for each in level)
+def _is_too_large(value: Any) -> bool:
+    return type(value) is int and not -(2**63) <= value < 2**63
 
 
 def extra_arguments(body: Any) -> Mapping[str, Any]:

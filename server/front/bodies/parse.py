@@ -1,6 +1,5 @@
 """Parses JSON bodies, of which a large one may hold only so many values, and finds the token IDs of prompts in them."""
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -61,16 +60,10 @@ def parse(body: bytes) -> Any:
     """Return what ``json.loads`` returns, but with the prompts' lists of token IDs as :class:`TokenIds`.
 
     Raises:
-        ValueError: for a body that is not JSON, or is more than :data:`LARGE` and not strict JSON in UTF-8.
+        ValueError: for a body that is not strict JSON in UTF-8: NaN and unpaired surrogates are not.
         RecursionError: for a body that is nested too deeply.
     """
-    try:
-        values = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if len(body) > LARGE:
-            raise ValueError(str(error)) from error
-        # For what only msgspec rejects, such as NaN and invalid Unicode, and for the exact place of an error.
-        values = json.loads(body)
+    values = msgspec.json.decode(body)
     for name in IDS if isinstance(values, dict) else ():
         if isinstance(found := values.get(name), list):
             values[name] = _token_ids(found)

@@ -72,7 +72,8 @@ class LongRequest(Request):
                     thread = _long if len(body) <= VERY_LONG else _very_long
                     values, refusal = await asyncio.get_running_loop().run_in_executor(thread, read)
             except (ValueError, RecursionError) as error:
-                raise self._refused(invalid_body(f"The body is not valid JSON: {error}")) from error
+                strict = "which has no NaN, infinity or unpaired surrogate"
+                raise self._refused(invalid_body(f"The body is not valid JSON ({strict}): {error}")) from error
             self._check(refusal)
             if isinstance(values, dict):
                 self._ask(values)

@@ -3,7 +3,6 @@
 Only digests are kept, so that no key appears in arguments, in another process or in a log.
 """
 
-import argparse
 import asyncio
 import hashlib
 import hmac
@@ -51,10 +50,8 @@ def check_key(source: str, key: str) -> bytes:
     return digest(key.encode())
 
 
-def read_keys(path: str, flag: str = "--api-key-file") -> dict[bytes, int]:
-    """Return the digests of the keys in a file, each with the number of its line: one key per line, stripped.
-
-    Empty lines and ``#`` lines are skipped.
+def read_keys(path: str, flag: str = "--api-key-file") -> frozenset[bytes]:
+    """Return the digests of the keys in a file: one key per line, stripped. Empty lines and ``#`` lines are skipped.
 
     Raises:
         UsageError: when the file cannot be read, or holds no key, too many, or one that does not fit into a header.
@@ -70,7 +67,7 @@ def read_keys(path: str, flag: str = "--api-key-file") -> dict[bytes, int]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{flag}: {path!r} must be a text file with one key per line") from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line and not line.startswith("#")]
-    keys = {check_key(f"{flag}: {path!r} line {number}", line): number for number, line in numbered}
+    keys = frozenset(check_key(f"{flag}: {path!r} line {number}", line) for number, line in numbered)
     if not 1 <= len(numbered) <= MOST_KEYS:
         raise UsageError(f"{flag}: {path!r} has {len(numbered)} keys; from 1 to {MOST_KEYS} are allowed")
     return keys
@@ -90,7 +87,7 @@ class KeyRing:
 
     def __init__(self, fixed: Sequence[bytes], path: str | None, flag: str = "--api-key-file") -> None:
         self._fixed, self._path, self._flag = tuple(fixed), path, flag
-        self._from_file = {} if path is None else read_keys(path, flag)
+        self._from_file = frozenset() if path is None else read_keys(path, flag)
         self._read_at = time.monotonic()
         # The last fault, which is logged once.
         self._fault: str | None = None
@@ -121,13 +118,6 @@ class KeyRing:
         wanted = digest(token)
         found = [each for each in (*self._fixed, *self._from_file) if hmac.compare_digest(each, wanted)]
         return found[0] if found else None
-
-
-def print_ids(args: argparse.Namespace) -> int:
-    """``ropeswitch keys id FILE``: print the ID of each key in a file with its line's number; return the exit code."""
-    for key_digest, number in read_keys(args.file, "FILE").items():
-        print(f"{key_id(key_digest)}  line {number}")
-    return 0
 
 
 def client_at(address: str | None) -> bytes:

@@ -41,7 +41,7 @@ def check_switch(container: Object) -> None:
     """Check that a container turns the switch on, with the routes and gauges of plain vLLM."""
     own = environment(container)
     assert variables.read(own) == {"ladder": "auto"}
-    assert own["VLLM_PLUGINS"].split(",") == ["ropeswitch", "ropeswitch_refusals"]
+    assert own["VLLM_PLUGINS"].split(",") == ["ropeswitch"]
 
 
 def vllm_arguments(words: list[str]) -> Any:
