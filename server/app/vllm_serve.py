@@ -95,14 +95,12 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
-    patches = in_play(engine_client.vllm_config)
-    engine_utilities.check_process(patches)
-    applied = [each for each in patches if each.file.split("/")[1] in ("switch", *settings.parts)]
+    engine_utilities.check_process(in_play(engine_client.vllm_config))
     model = engine_client.model_config
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
-        rope_info=routes.rope_info(settings, model, applied),
+        rope_info=routes.rope_info(settings, model),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )

@@ -59,11 +59,8 @@ class Shown:
         registry, sets, self.engine = CollectorRegistry(), ladder(*ends), Engine()
         self.metrics = LengthMetrics(sets, "m", registry)
         running = RunningSequences(self.engine.states, sets.names, self.engine)
-        rope = rope_info(
-            RopeSettings(ladder=sets, theta=10000.0),
-            SimpleNamespace(max_model_len=sets.max_length, dtype="float32"),
-            (),
-        )
+        model = SimpleNamespace(max_model_len=sets.max_length, dtype="float32")
+        rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), model)
         app = FastAPI()
         app.include_router(status.router)
         app.state.ropeswitch = SimpleNamespace(
