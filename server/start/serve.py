@@ -111,7 +111,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         os.environ[UNVERIFIED] = "1"
     console.stage = "reading the model's config"
     flags.check(args)
-    args.ropeswitch_access_log = front_flags.access_log(args)
+    args.ropeswitch_access_log = front_flags.paths_left_out(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]
