@@ -116,18 +116,6 @@ def of_class(text: str) -> tuple[str | None, int]:
     return name if equals else None, _COUNT(number)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Check the files of keys; :func:`take` checks the rest.
-
-    Raises:
-        UsageError: naming the flag, the file and what is wrong.
-    """
-    if args.api_key_file is not None:
-        read_keys(args.api_key_file)
-    if args.metrics_key_file is not None:
-        read_keys(args.metrics_key_file, "--metrics-key-file")
-
-
 def paths_left_out(args: argparse.Namespace) -> frozenset[str] | None:
     """Return the paths that our access log leaves out, and turn uvicorn's log off; None with ``--access-log off``."""
     if args.access_log == "off":
@@ -142,8 +130,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
-    check(args)
     _check_tls(args)
+    if args.metrics_key_file is not None:
+        read_keys(args.metrics_key_file, "--metrics-key-file")
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:
