@@ -126,7 +126,7 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
         shared=front.keys.may_be_shared,
         cost_limits=front.cost_limits,
     )
-    rope, log = routes.rope_info(settings, model, [*patches, *SERVER_PATCHES]), args.ropeswitch_access_log
+    rope, log = routes.rope_info(settings, model), args.ropeswitch_access_log
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     parts = ServerParts(
         front=front,

@@ -1,6 +1,5 @@
 """``GET /v1/rope``, the factor sets in use, and ``GET /v1/models``, with the aliases if they are listed."""
 
-from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -8,7 +7,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from ropeswitch.model_patches.guard.fingerprints import Patch
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.releases import release, unverified
 
@@ -41,22 +39,19 @@ class RopeInfo(BaseModel):
     angles: str = Field(description="exact, or hf for Hugging Face's float32 angles.")
     max_model_len: int = Field(description="Maximum tokens of a sequence on this server.")
     dtype: str = Field(description="Type of weights and activations, such as bfloat16.")
-    patches: list[dict[str, str]] = Field(
-        description="Symbols of vLLM, what is done to each, and the file that does it."
-    )
     vllm_version: str = Field(description="The vLLM release that the patches were written for.")
     vllm_verified: bool = Field(description="False under --unverified-vllm, for a release without fingerprints.")
 
 
 @rope_router.get("/v1/rope", response_model=RopeInfo)
 async def show_rope(request: Request) -> RopeInfo:
-    """List the factor sets in use and the patches applied."""
+    """List the factor sets in use."""
     info: RopeInfo = request.app.state.ropeswitch.rope_info
     return info
 
 
-def rope_info(settings: RopeSettings, model: Any, patches: Sequence[Patch]) -> RopeInfo:
-    """Return the response of ``/v1/rope`` for an engine with these settings, ``vllm.config.ModelConfig`` and patches."""
+def rope_info(settings: RopeSettings, model: Any) -> RopeInfo:
+    """Return the response of ``/v1/rope`` for an engine with these settings and ``vllm.config.ModelConfig``."""
     sets = [
         FactorSetInfo(
             **{name: value for name, value in vars(each).items() if name != "factors"},
@@ -74,7 +69,6 @@ def rope_info(settings: RopeSettings, model: Any, patches: Sequence[Patch]) -> R
         angles=settings.angles,
         max_model_len=model.max_model_len,
         dtype=str(model.dtype).removeprefix("torch."),
-        patches=[{"target": each.target, "kind": each.kind, "file": each.file} for each in patches],
         vllm_version=release(),
         vllm_verified=not unverified(),
     )

@@ -11,7 +11,6 @@ from typing import Any, Literal, NoReturn
 
 import uvloop
 from vllm import envs as envs
-from vllm.config.logging import LoggingConfig
 from vllm.config.structured_outputs import StructuredOutputsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.cli import serve as cli_serve
@@ -154,11 +153,6 @@ async def _run_server(args: Namespace) -> None:
     decorate_logs("APIServer", skip_if_decorated=True)
     address, listener = setup_server(args, reuse_port=False)
     await run_server_worker(address, listener, args)
-
-
-def logging_chosen(args: Namespace) -> bool:
-    """Whether flags or a ``--config`` file configure vLLM's logging, or enable its INFO lines about requests."""
-    return bool(args.enable_log_requests or args.logging_config != LoggingConfig())
 
 
 def first_request(engine_client: Any, state: Any) -> Literal["chat", "completion", "tokens", "none"]:

@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ropeswitch.factors.errors import FieldError
-from ropeswitch.model_patches.guard.registry import in_play
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.engine.process_inputs import set_of_model_name
 from ropeswitch.model_patches.switch.plugin import turned_on
@@ -95,13 +94,11 @@ def start(engine_client: Any, state: State, args: Namespace) -> None:
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None:
         raise UnsupportedError("VLLM_PLUGINS: a server without an engine does not support the switch")
-    patches = in_play(engine_client.vllm_config)
-    applied = [each for each in patches if each.file.split("/")[1] in ("switch", *settings.parts)]
     model = engine_client.model_config
     engines = engine_utilities.asking(engine_client, "scheduling_report") if settings.length_aware else None
     # Three of the ServerParts.
     state.ropeswitch = SimpleNamespace(
-        rope_info=routes.rope_info(settings, model, applied),
+        rope_info=routes.rope_info(settings, model),
         aliases=Aliases(state.openai_serving_models, settings.ladder.names),
         scheduling_metrics=None if engines is None else SchedulingMetrics(engines, model.served_model_name),
     )

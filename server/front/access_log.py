@@ -13,7 +13,6 @@ from starlette.types import Scope
 
 from ropeswitch.factors.factor_set import FactorLadder
 from ropeswitch.server.front.context import RequestContext
-from ropeswitch.server.front.flags import AccessLogConfig
 from ropeswitch.server.front.limits.keys import key_id
 from ropeswitch.server.front.state import LONGEST_ID, REQUEST_ID, is_below, is_metrics
 from ropeswitch.server.metrics.bands import Bands
@@ -55,21 +54,19 @@ class AccessLog:
     """Logs finished requests; see the module.
 
     Args:
-        config: What is logged.
+        left_out: Paths that are not logged, in addition to probes and ``/metrics``.
         ladder: For the names of sets and length bands.
         model: The name that the model is served under.
         measured: Whether sequences are tracked; False with ``--disable-log-stats``.
     """
 
-    def __init__(self, config: AccessLogConfig, ladder: FactorLadder, model: str, measured: bool) -> None:
-        self._config = config
+    def __init__(self, left_out: frozenset[str], ladder: FactorLadder, model: str, measured: bool) -> None:
+        self._left_out = left_out
         self._bands, self._sets, self._model, self._measured = Bands(ladder), ladder.names, model, measured
 
     def leaves_out(self, path: str) -> bool:
         """Whether requests to a path are not logged."""
-        if path in self._config.left_out:
-            return True
-        return not self._config.everything and (is_below(path, "/health") or is_metrics(path))
+        return path in self._left_out or is_below(path, "/health") or is_metrics(path)
 
     def write(self, scope: Scope, path: str, context: RequestContext, seconds: float) -> None:
         """Log a finished request that took ``seconds``; ``path`` has no query, which may hold keys."""

@@ -68,14 +68,6 @@ class FrontConfig:
     max_queued_tokens: Mapping[str | None, int]
 
 
-@dataclass(frozen=True)
-class AccessLogConfig:
-    """Values of the access log's flags."""
-
-    everything: bool  # probes and /metrics too
-    left_out: frozenset[str] = frozenset()  # paths that are not logged
-
-
 def add(parser: Any) -> None:
     """Add the flags to ``vllm serve``'s parser."""
     group = parser.add_argument_group("Keys and limits", "API keys and request limits.")
@@ -112,9 +104,9 @@ def add(parser: Any) -> None:
     group = parser.add_argument_group("Access log", "One JSON line for each HTTP request.")
     group.add_argument(
         "--access-log",
-        choices=("json", "all", "off"),
+        choices=("json", "off"),
         default="json",
-        help="Write a JSON line for each HTTP request; all adds probes and /metrics, off uses uvicorn's log.",
+        help="Write a JSON line for each HTTP request but probes and /metrics; off uses uvicorn's log.",
     )
 
 
@@ -124,25 +116,12 @@ def of_class(text: str) -> tuple[str | None, int]:
     return name if equals else None, _COUNT(number)
 
 
-def check(args: argparse.Namespace) -> None:
-    """Check the files of keys; :func:`take` checks the rest.
-
-    Raises:
-        UsageError: naming the flag, the file and what is wrong.
-    """
-    if args.api_key_file is not None:
-        read_keys(args.api_key_file)
-    if args.metrics_key_file is not None:
-        read_keys(args.metrics_key_file, "--metrics-key-file")
-
-
-def access_log(args: argparse.Namespace) -> AccessLogConfig | None:
-    """Build the access log's config, and turn uvicorn's log off if ours is on; None with ``--access-log off``."""
+def paths_left_out(args: argparse.Namespace) -> frozenset[str] | None:
+    """Return the paths that our access log leaves out, and turn uvicorn's log off; None with ``--access-log off``."""
     if args.access_log == "off":
         return None
     args.disable_uvicorn_access_log = True
-    left_out = (path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))
-    return AccessLogConfig(args.access_log == "all", frozenset(left_out) - {""})
+    return frozenset(path.strip() for path in (args.disable_access_log_for_endpoints or "").split(","))
 
 
 def take(args: argparse.Namespace, environment: MutableMapping[str, str], names: Sequence[str]) -> FrontConfig:
@@ -151,8 +130,9 @@ def take(args: argparse.Namespace, environment: MutableMapping[str, str], names:
     Raises:
         UsageError: naming the flag, its value unless it is a key, and what is allowed.
     """
-    check(args)
     _check_tls(args)
+    if args.metrics_key_file is not None:
+        read_keys(args.metrics_key_file, "--metrics-key-file")
     from_environment = environment.pop(KEY_VARIABLE, "")
     given, source = args.api_key, "--api-key"
     if given is None:

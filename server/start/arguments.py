@@ -12,7 +12,6 @@ from pathlib import Path
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.factors.ladders.choose import from_file
 from ropeswitch.model_patches.switch.releases import release
-from ropeswitch.server.front import flags as front_flags
 from ropeswitch.server.start import flags
 from ropeswitch.server.start.model_folder import check_model_folder
 
@@ -35,7 +34,6 @@ def check(argv: Sequence[str]) -> None:
     choice, _, _ = flags.ladder(args)
     if choice is not None and choice.path is not None:
         from_file(choice.path)
-    front_flags.check(args)
     model = argv[0] if argv and not argv[0].startswith("-") else args.model
     # Both flags may name the config of another folder.
     if model and not {"--config", "--hf-config-path"} & {word.partition("=")[0] for word in words}:

@@ -131,26 +131,18 @@ def ladder(args: argparse.Namespace) -> tuple[Choice | None, int | None, dict[st
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse flags that length-aware scheduling would ignore, or that would disable it, and its own without it.
+    """Refuse flags that do not go with length-aware scheduling, and its own without it.
 
     Raises:
-        UsageError: naming the flag, its value and what to do.
+        UsageError: naming the flag and what to do.
     """
-    if not args.length_aware_scheduling:
-        if args.step_latency_target is not None:
-            raise UsageError(
-                f"--step-latency-target: {args.step_latency_target:g} would be ignored with "
-                "--no-length-aware-scheduling; leave one of the two out"
-            )
-        return
-    if args.long_prefill_token_threshold_adaptive:
-        raise UsageError(
-            "--long-prefill-token-threshold-adaptive: True would be ignored, because length-aware scheduling sizes "
-            "steps by time; leave it out or use --no-length-aware-scheduling"
-        )
-    # None, the default, lets vLLM choose by model.
-    if args.enable_chunked_prefill is False:
-        raise UsageError(
-            "--enable-chunked-prefill: False turns off the chunks that length-aware scheduling needs; leave "
-            "--no-enable-chunked-prefill out or use --no-length-aware-scheduling"
-        )
+    chosen = args.length_aware_scheduling
+    for flag, given, wanted in (
+        ("--step-latency-target", args.step_latency_target is not None, True),
+        ("--long-prefill-token-threshold-adaptive", args.long_prefill_token_threshold_adaptive, False),
+        # None, the default, lets vLLM choose by model.
+        ("--no-enable-chunked-prefill", args.enable_chunked_prefill is False, False),
+    ):
+        if given and chosen is not wanted:
+            other = f"--{'' if wanted else 'no-'}length-aware-scheduling"
+            raise UsageError(f"{flag}: needs {other}; leave the flag out, or use that one")

@@ -37,8 +37,6 @@ BUNDLED_KV_CACHE = 1 << 30
 INTERRUPTED = 130
 # Names the plugins that vLLM loads.
 _PLUGINS = "VLLM_PLUGINS"
-# Variables that configure vLLM's logging. If a user sets one, it applies, and the log is printed.
-_LOGGING = ("VLLM_LOGGING_LEVEL", "VLLM_LOGGING_CONFIG_PATH", "VLLM_CONFIGURE_LOGGING")
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -68,7 +66,7 @@ def _start(argv: Sequence[str]) -> int:
         arguments.check(argv)
     os.environ[_PLUGINS] = plugin_names(os.environ)
     with closing(Console(f"version {version(NAME)}, {described()}", "loading the engine's code")) as console:
-        if "--verbose" in argv or any(map(os.environ.get, _LOGGING)):
+        if "--verbose" in argv:
             console.release()
         return _serve(argv, console)
 
@@ -107,13 +105,13 @@ def _serve(argv: Sequence[str], console: Console) -> int:
 
     args = vllm_adapter.parse(argv, flags.add)
     # A headless node has no API server to become ready, so its log is printed throughout.
-    if args.verbose or args.headless or vllm_adapter.logging_chosen(args):
+    if args.verbose or args.headless or args.enable_log_requests:
         console.release()
     if args.unverified_vllm:
         os.environ[UNVERIFIED] = "1"
     console.stage = "reading the model's config"
     flags.check(args)
-    args.ropeswitch_access_log = front_flags.access_log(args)
+    args.ropeswitch_access_log = front_flags.paths_left_out(args)
     if args.model is None:
         args.model = str(BUNDLED_MODEL)
         args.served_model_name = args.served_model_name or [BUNDLED_MODEL.name]

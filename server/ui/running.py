@@ -29,7 +29,6 @@ class RunningSequence(BaseModel):
     computed_tokens: int | None = Field(
         description="Prompt tokens computed or found in the prefix cache, as last reported by the engine; null before that."
     )
-    switches: int = Field(description="Switches of factor sets so far.")
 
 
 class RunningSequences:
@@ -83,7 +82,6 @@ class RunningSequences:
             factor_set=self._names[track.band_set[1]],
             state=("prefilling" if done else "queued") if waits else "decoding",
             computed_tokens=done,
-            switches=len(track.later),
         )
 
 

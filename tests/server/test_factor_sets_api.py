@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import vllm
 
-from ropeswitch.server.patches import SERVER_PATCHES
 from tests.exactness.reference import Reference
 from tests.server.checkpoint import EOS, MAXIMUM, SETS, WINDOW, ladder_of
 from tests.server.conftest import MODEL
@@ -189,7 +188,7 @@ def test_a_request_can_reserve_the_set_of_its_limit(server: Server, path: str) -
         assert (answer.status, answer.sets) == (200, expected), answer.text
 
 
-def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
+def test_rope_tells_the_ladder(server: Server) -> None:
     rope = server.get("/v1/rope").json
     assert [(each["name"], each["max_length"], each["source"]) for each in rope["sets"]] == [
         ("short", WINDOW, "short_factor of the config"),
@@ -197,5 +196,4 @@ def test_rope_tells_the_ladder_and_the_patches(server: Server) -> None:
     ]
     assert rope["sets"][0]["scale"] == pytest.approx(1.1180339887)
     assert (rope["theta"], rope["rotary_dim"], rope["angles"], rope["max_model_len"]) == (10000, 32, "exact", MAXIMUM)
-    assert {patch.target for patch in SERVER_PATCHES} < {patch["target"] for patch in rope["patches"]}
     assert vllm.__version__.startswith(rope["vllm_version"])

@@ -47,11 +47,11 @@ LATE: dict[str, tuple[str, list[str]]] = {
     "wrong value in JSON": ("{model} -cc.mode 9", ["--compilation-config/-cc: ", "Input should be 0, 1, 2 or 3"]),
     "no config file": ("{model} --config {folder}/n.yaml", ["--config: '{folder}/n.yaml' cannot be read: "]),
     "config file with a typo": ("{model} --config {folder}/c.yaml", ["unrecognized arguments: --prt 8000"]),
-    "config file at odds": ("{model} --config {folder}/d.yaml", ["--step-latency-target: 0.25 would be ignored with"]),
-    "chunks off": ("{model} --no-enable-chunked-prefill", ["--enable-chunked-prefill: False turns off the chunks"]),
+    "config file at odds": ("{model} --config {folder}/d.yaml", ["--step-latency-target: needs --length-aware-sch"]),
+    "chunks off": ("{model} --no-enable-chunked-prefill", ["--no-enable-chunked-prefill: needs --no-length"]),
     "two ways to size steps": (
         "{model} --long-prefill-token-threshold-adaptive --long-prefill-token-threshold 64",
-        ["--long-prefill-token-threshold-adaptive: True would be ignored"],
+        ["--long-prefill-token-threshold-adaptive: needs --no-length"],
     ),
     "tool parser typo": (
         "{model} --enable-auto-tool-choice --tool-call-parser hermse",

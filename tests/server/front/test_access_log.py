@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from ropeswitch.model_patches.switch.placement import place
 from ropeswitch.server.front.access_log import AccessLog
 from ropeswitch.server.front.context import Entered, RequestContext, current
-from ropeswitch.server.front.flags import AccessLogConfig, access_log
+from ropeswitch.server.front.flags import paths_left_out
 from ropeswitch.server.front.front import Front
 from ropeswitch.server.front.refusal import Refusal, RefusedError
 from ropeswitch.server.metrics.bands import Bands
@@ -25,7 +25,6 @@ from tests.server.metrics.ladders import ladder
 from tests.server.placing import engine_ladder
 
 LADDER = ladder(10, 20, 64)
-CONFIG = AccessLogConfig(everything=False)
 TOO_LONG = Refusal("prompt_tokens", 400, "context_length_exceeded", "too long")
 POSTED = "/v1/completions"
 SCOPE = {
@@ -62,7 +61,7 @@ def line(lines: Lines) -> Callable[..., dict[str, Any]]:
         context.sent.status = 200
         for name, value in more.items():
             setattr(context.sent if hasattr(context.sent, name) else context, name, value)
-        AccessLog(CONFIG, LADDER, "m", measured).write(scope, path, context, 2.5)
+        AccessLog(frozenset(), LADDER, "m", measured).write(scope, path, context, 2.5)
         [logged] = lines()
         return logged
 
@@ -141,14 +140,14 @@ def test_ids_and_paths_are_cut(line: Any) -> None:
     assert line(scope=scope)["request_id"] == "cmpl-1"
 
 
-def logging(config: AccessLogConfig = CONFIG, **changes: Any) -> TestClient:
+def logging(left_out: frozenset[str] = frozenset(), **changes: Any) -> TestClient:
     """A tiny app behind the log."""
     app = FastAPI()
-    log = AccessLog(config, LADDER, "m", True)
+    log = AccessLog(left_out, LADDER, "m", True)
     app.state.ropeswitch = server_parts(parts(**changes), access_log=log)
     app.add_middleware(Front)
     app.post(POSTED)(complete)
-    for path in ("/health/live", "/metrics", "/v1/models"):
+    for path in ("/health/live", "/metrics", "/v1/models", "/v1/status"):
         app.get(path)(lambda: "answer")
     return TestClient(app, raise_server_exceptions=False)
 
@@ -207,24 +206,16 @@ def test_a_line_names_its_key_by_the_start_of_its_digest(lines: Lines) -> None:
     assert "sk-" not in str(logged)
 
 
-@pytest.mark.parametrize(
-    ("argv", "without", "paths"),
-    [
-        ("--access-log json", None, ["/v1/models"]),
-        ("--access-log all", None, ["/v1/models", "/metrics", "/health/live"]),
-        ("--access-log all", "/metrics, /health/live", ["/v1/models"]),
-    ],
-)
-def test_the_flags_choose_paths(lines: Lines, argv: str, without: str | None, paths: list[str]) -> None:
-    args = taking(*argv.split(), disable_access_log_for_endpoints=without)
-    config = access_log(args)
-    assert config is not None and args.disable_uvicorn_access_log
-    client = logging(config)
-    for path in ("/v1/models", "/metrics", "/health/live"):
+def test_probes_and_named_paths_are_left_out(lines: Lines) -> None:
+    args = taking(disable_access_log_for_endpoints="/v1/rope, /v1/status")
+    left_out = paths_left_out(args)
+    assert left_out is not None and args.disable_uvicorn_access_log
+    client = logging(left_out)
+    for path in ("/v1/models", "/metrics", "/health/live", "/v1/status"):
         assert client.get(path).status_code == 200
-    assert [line["path"] for line in lines()] == paths
+    assert [line["path"] for line in lines()] == ["/v1/models"]
 
 
 def test_without_our_log_uvicorn_keeps_its_own() -> None:
     args = taking("--access-log", "off")
-    assert access_log(args) is None and not hasattr(args, "disable_uvicorn_access_log")
+    assert paths_left_out(args) is None and not hasattr(args, "disable_uvicorn_access_log")

@@ -165,7 +165,7 @@ def test_a_thousand_requests_stay_fluent(opened: Open) -> None:
         state = ("decoding", "decoding", "prefilling", "queued")[number % 4]
         lengths = {"prompt_tokens": 16 + number % 200, "tokens": 20 + number, "computed_tokens": 8}
         factor_set = "short" if number < 237 else "long"
-        return {"number": number, "factor_set": factor_set, "state": state, "switches": 0, **lengths}
+        return {"number": number, "factor_set": factor_set, "state": state, **lengths}
 
     def fulfill(route: Route) -> None:
         response = route.fetch()

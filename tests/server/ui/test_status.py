@@ -38,11 +38,11 @@ class Engine:
         await self.answers.wait()
         return self.computed
 
-    def add(self, name: str, prompt: int, generated: int = 0, switches: int = 0) -> None:
+    def add(self, name: str, prompt: int, generated: int = 0, factor_set: int = 0) -> None:
         stats = SimpleNamespace(num_generation_tokens=generated)
         state = SimpleNamespace(external_req_id=name, prompt_len=prompt, lora_name=None, stats=stats)
-        track = Track(Placement(0, "", ""), state, number=len(self.states) + 1, band_set=(0, switches))
-        track.live, track.later = (track.band_set, GENERATING if generated else WAITING), [1] * switches
+        track = Track(Placement(0, "", ""), state, number=len(self.states) + 1, band_set=(0, factor_set))
+        track.live = track.band_set, GENERATING if generated else WAITING
         state.ropeswitch = track
         self.states[name] = state
 
@@ -59,11 +59,8 @@ class Shown:
         registry, sets, self.engine = CollectorRegistry(), ladder(*ends), Engine()
         self.metrics = LengthMetrics(sets, "m", registry)
         running = RunningSequences(self.engine.states, sets.names, self.engine)
-        rope = rope_info(
-            RopeSettings(ladder=sets, theta=10000.0),
-            SimpleNamespace(max_model_len=sets.max_length, dtype="float32"),
-            (),
-        )
+        model = SimpleNamespace(max_model_len=sets.max_length, dtype="float32")
+        rope = rope_info(RopeSettings(ladder=sets, theta=10000.0), model)
         app = FastAPI()
         app.include_router(status.router)
         app.state.ropeswitch = SimpleNamespace(
@@ -153,13 +150,13 @@ def test_switches_and_refusals(shown: Shown) -> None:
 def test_each_sequence_in_flight(shown: Shown) -> None:
     shown.engine.add("queued", 100)
     shown.engine.add("prefilling", 200)
-    shown.engine.add("decoding", 250, generated=60, switches=1)
+    shown.engine.add("decoding", 250, generated=60, factor_set=1)
     shown.engine.computed = {"queued": 0, "prefilling": 64}
-    names = ("number", "prompt_tokens", "tokens", "factor_set", "state", "computed_tokens", "switches")
+    names = ("number", "prompt_tokens", "tokens", "factor_set", "state", "computed_tokens")
     assert [tuple(each[name] for name in names) for each in shown.figures("running")] == [
-        (1, 100, 100, "set0", "queued", 0, 0),
-        (2, 200, 200, "set0", "prefilling", 64, 0),
-        (3, 250, 310, "set1", "decoding", 250, 1),
+        (1, 100, 100, "set0", "queued", 0),
+        (2, 200, 200, "set0", "prefilling", 64),
+        (3, 250, 310, "set1", "decoding", 250),
     ]
     assert shown.engine.asked == [["queued", "prefilling"]]
 
