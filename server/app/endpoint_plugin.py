@@ -15,7 +15,7 @@ from starlette.datastructures import State
 
 from ropeswitch.factors.errors import UsageError
 from ropeswitch.model_patches.guard.fingerprints import RegistryError
-from ropeswitch.model_patches.guard.registry import in_play, require
+from ropeswitch.model_patches.guard.registry import require
 from ropeswitch.model_patches.switch.config.key import NAME
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.placement import EngineLadder
@@ -92,7 +92,6 @@ async def _set_up(engine_client: Any, state: State, args: Namespace) -> tuple[Se
     settings = settings_of(engine_client.vllm_config) if engine_client is not None else None
     if settings is None or not isinstance(engine_client, RopeClient):
         raise UnsupportedError("VLLM_PLUGINS: ropeswitch needs an engine started by ropeswitch serve")
-    patches = in_play(engine_client.vllm_config)
     engine_utilities.check_reports(await engine_utilities.worker_reports(engine_client), settings)
     sets, model = settings.ladder, engine_client.model_config
     name, ladder = model.served_model_name, EngineLadder.of(settings, model.max_model_len)
