@@ -36,7 +36,7 @@ class Patch:
         relies_on: The upstream functions with a fingerprint, because their change could give a wrong token, by dotted path,
             with what would go wrong. One whose change would fail loudly needs none.
         overrides: Names of other methods of the target that our subclass overrides; they must exist.
-        when: The engines that it applies to, one of ``records.CONDITIONS``. All engines on that kind of device check its
+        when: The engines that it applies to, in words. All engines on that kind of device check its
             fingerprints.
         tests: The test file or folder that fails first when the patch breaks.
     """

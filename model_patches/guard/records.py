@@ -1,10 +1,6 @@
 """The upstream symbols that an engine's patches replace, wrap or subclass, with what each patch relies on."""
 
-from collections.abc import Callable
-from typing import Any
-
 from ropeswitch.model_patches.guard.fingerprints import Patch
-from ropeswitch.model_patches.switch.config.settings import settings_of
 from ropeswitch.model_patches.switch.releases import LORA_CALLERS, LORA_PRODUCTS
 
 RUNNER = "vllm.v1.worker.gpu_model_runner.GPUModelRunner"
@@ -17,43 +13,13 @@ V2_RUNNER = "vllm.v1.worker.gpu.model_runner.GPUModelRunner"
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
-# Key in `CONDITIONS` for engines with that connector.
+# The condition of patches for engines with that connector.
 NIXL_ONLY = "NIXL"
 # DeepSeek V3.2's sparse attention, of which nothing is replaced.
 DSA = "vllm.models.deepseek_v32"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
 LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward"
 EXPANDED = "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention.forward"
-
-
-def _on(vllm_config: Any, device_type: str) -> bool:
-    return bool(vllm_config.device_config.device_type == device_type)
-
-
-def _scales_softmax(vllm_config: Any) -> bool:
-    return (settings := settings_of(vllm_config)) is not None and settings.ladder.scales_softmax
-
-
-def _has_nixl(vllm_config: Any) -> bool:
-    config = vllm_config.kv_transfer_config
-    return config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
-
-
-CONDITIONS: dict[str, Callable[[Any], bool]] = {
-    "always": lambda _: True,
-    "CPUs": lambda config: _on(config, "cpu"),
-    "GPUs": lambda config: _on(config, "cuda"),
-    "V2 runner": lambda config: bool(config.use_v2_model_runner),
-    "V1 runner": lambda config: not config.use_v2_model_runner,
-    "V1 runner on CPUs": lambda config: _on(config, "cpu") and not config.use_v2_model_runner,
-    # Patched where prompts enter, in the process of the engine client, and so in no worker.
-    "engine clients": lambda _: True,
-    "softmax scales": _scales_softmax,
-    NIXL_ONLY: _has_nixl,
-    "decode context parallel on CPUs": lambda config: (
-        _on(config, "cpu") and config.parallel_config.decode_context_parallel_size > 1
-    ),
-}
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
 DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}

@@ -1,10 +1,10 @@
-"""Compares the upstream symbols of ``records.py`` with their fingerprints, and lists an engine's patches."""
+"""Compares the upstream symbols of ``records.py`` with their fingerprints."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError, fingerprint, recorded, resolve, symbols
-from ropeswitch.model_patches.guard.records import CONDITIONS, DEVICES, NIXL_ONLY, PATCHES
+from ropeswitch.model_patches.guard.records import DEVICES, NIXL_ONLY, PATCHES
 from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
 
 
@@ -21,9 +21,9 @@ def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
 
     Importing such a connector's upstream module warns about missing packages.
     """
-    return tuple(
-        record for record in for_this_device() if record.when != NIXL_ONLY or CONDITIONS[NIXL_ONLY](vllm_config)
-    )
+    config = vllm_config.kv_transfer_config
+    nixl = config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
+    return tuple(record for record in for_this_device() if record.when != NIXL_ONLY or nixl)
 
 
 def mismatches(records: Sequence[Patch], *, with_fingerprints: bool = True) -> dict[str, str]:
@@ -73,9 +73,3 @@ def require(records: Sequence[Patch]) -> None:
             f"{found[0]}{more}; the installed vLLM is not {release()} as released; "
             "`ropeswitch patches check` lists every difference"
         )
-
-
-def in_play(vllm_config: Any) -> list[Patch]:
-    """Return the patches of an engine and its clients."""
-    found = (it for it in PATCHES if it.kind != "unchanged" and in_release(it.target))
-    return [it for it in found if CONDITIONS[it.when](vllm_config)]

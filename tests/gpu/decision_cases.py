@@ -15,8 +15,10 @@ from vllm.v1.attention.selector import get_attn_backend
 
 from ropeswitch.model_patches.guard import registry
 from ropeswitch.model_patches.guard.fingerprints import resolve
+from ropeswitch.model_patches.guard.records import PATCHES
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.engine.patching import patch_process
+from ropeswitch.model_patches.switch.releases import in_release
 from ropeswitch.models import BUNDLED_FACTORS, BUNDLED_MODEL
 from ropeswitch.server.app import vllm_adapter
 
@@ -106,7 +108,9 @@ def test_an_engine_is_built_of_the_ladder_s_classes_and_kernels(case: Case) -> N
     state = model_states.resolve_model_state_cls(made, model)
     assert [each.__qualname__ for each in state.__mro__[:2]] == ["LadderModelState", "DefaultModelState"]
     assert parts.ask("triton", "kernels", torch.device("cuda")).__name__ == "ropeswitch.model_patches.triton.kernels"
-    in_play = {record.target for record in registry.in_play(made)}
+    here = {"always", "GPUs", "engine clients", "V2 runner" if case[0] else "V1 runner"}
+    found = (it for it in PATCHES if it.kind != "unchanged" and in_release(it.target))
+    in_play = {it.target for it in found if it.when in here}
     assert "vllm.v1.worker.gpu_worker.Worker" in in_play and (V1_RUNNER in in_play) == (not case[0])
     assert not any("cpu" in target for target in in_play)
     for target in in_play - SUBCLASSED:
