@@ -222,9 +222,9 @@ docs-proof: $(STAMP) ## Measure the tables of docs/proof.md again and print them
 	@$(BIN)/python -m ropeswitch.loadtests.proof
 
 bench: $(STAMP) ## Compare with stock vLLM, alternating in one run (about 15 minutes, needs a C++ compiler)
-	@echo "bench: rotation of one step, then throughput and start-up"
+	@echo "bench: rotation of one step, then throughput"
 	@$(BIN)/python -m ropeswitch.loadtests.bench.rotation
-	@$(BIN)/python -m ropeswitch.loadtests.bench.engine $(ARGS)
+	@$(BIN)/python -m ropeswitch.loadtests.bench.gpu_engine --cpu $(ARGS)
 
 # Nothing else may use the cores during a run.
 bench-scheduling: $(STAMP) ## Compare short requests next to long prompts with stock vLLM's settings (about 60 minutes, needs 16 GiB)

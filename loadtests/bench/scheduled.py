@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from ropeswitch.loadtests.bench.gpu_engine import Size
 from ropeswitch.loadtests.bench.sides import with_ladder
 
 # Two layers: with stock's defaults on two cores, 24k tokens prefill in 10 to 25 s. With many small query heads and one key
 # head, nearly all of that is attention's arithmetic, as in a 7B model at a few hundred thousand tokens.
-LAYERS, HEADS, INTERMEDIATE, WINDOW, MAXIMUM, VOCABULARY = 2, (16, 1), 512, 2048, 40960, 8192
 # Room for a 32k prompt and the short requests that arrive in the meantime: key and value of 32 bfloat16 each.
-KV_BYTES = 49152 * LAYERS * 2 * HEADS[1] * 32 * 2
+SHAPE = Size(2, 16, 1, 512, 512, 2048, 40960, 49152 * 2 * 2 * 32 * 2, vocabulary=8192)
 # Maximum tokens of a short prompt; tokens of every answer.
 SHORT, OUTPUT, CHATS = 512, 16, 24
 # Requests that outgrow the first set; tokens by which the prompt ends before the limit, and by which its answer passes it.
@@ -78,7 +78,7 @@ def _heavy(dice: random.Random, prompt: int, alone: float) -> list[Arrival]:
 def _crossing(dice: random.Random, prompt: int, alone: float) -> list[Arrival]:
     horizon = 2.5 * alone
     times = [dice.uniform(0, horizon) for _ in range(CROSSINGS)]
-    return [*_chats(dice, horizon), *(Arrival(at, WINDOW - BEFORE, BEFORE + BEHIND) for at in times)]
+    return [*_chats(dice, horizon), *(Arrival(at, SHAPE.window - BEFORE, BEFORE + BEHIND) for at in times)]
 
 
 WORKLOADS: Mapping[str, Callable[[random.Random, int, float], list[Arrival]]] = {
@@ -105,8 +105,9 @@ def serve(pipe: Connection, folder: str, setting: Setting) -> None:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     arguments: dict[str, Any] = {
-        "model": folder, "max_model_len": MAXIMUM, "skip_tokenizer_init": True, "enforce_eager": True,
-        "kv_cache_memory_bytes": KV_BYTES, "disable_log_stats": True, "use_tqdm_on_load": False, **setting.arguments,
+        "model": folder, "load_format": "dummy", "max_model_len": SHAPE.maximum, "skip_tokenizer_init": True,
+        "enforce_eager": True, "kv_cache_memory_bytes": SHAPE.cache_bytes, "disable_log_stats": True,
+        "use_tqdm_on_load": False, **setting.arguments,
     }  # fmt: skip
     if setting.ours:
         arguments = with_ladder(arguments, step_latency_target=setting.target)
@@ -138,7 +139,7 @@ def served(engine: Any, *, name: str, prompt: int, alone: float, seed: int) -> d
     coming = [Arrival(0.0, prompt, 1)] if name == "alone" else arrivals(name, prompt, alone, seed)
     # Different seeds share no prefix, so that no cache makes a later run faster.
     dice = random.Random(f"{name} {seed}")
-    prompts = [dice.choices(range(3, VOCABULARY), k=arrival.prompt) for arrival in coming]
+    prompts = [dice.choices(range(3, SHAPE.vocabulary), k=arrival.prompt) for arrival in coming]
     tokens: dict[str, list[float]] = {str(i): [] for i in range(len(coming))}
     busy, wall, start = others_seconds(), time.time(), time.perf_counter()
     waiting = 0

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ropeswitch.loadtests.bench.engine import make_checkpoint
-from ropeswitch.loadtests.bench.scheduled import HEADS, INTERMEDIATE, LAYERS, MAXIMUM, WINDOW, WORKLOADS, Setting, serve
+from ropeswitch.loadtests.bench.gpu_engine import write_config
+from ropeswitch.loadtests.bench.scheduled import SHAPE, WORKLOADS, Setting, serve
 from ropeswitch.loadtests.bench.sides import Side
 
 STOCK = Setting("stock default")
@@ -179,9 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parse(arguments)
     targets = [Setting(f"ours {1000 * target:g} ms", ours=True, target=target) for target in args.targets]
     with tempfile.TemporaryDirectory() as folder:
-        make_checkpoint(
-            Path(folder), layers=LAYERS, heads=HEADS, intermediate=INTERMEDIATE, window=WINDOW, maximum=MAXIMUM
-        )
+        write_config(Path(folder), SHAPE)
         bench = Bench(args, folder)
         alone = bench.measure([STOCK, OURS], ["alone"], 0.0)["alone"]
         stock, ours = (statistics.median(run.long for run in alone if run.ours is side) for side in (False, True))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from ropeswitch.loadtests.bench import scheduled
-from ropeswitch.loadtests.bench.engine import make_checkpoint
+from ropeswitch.loadtests.bench.gpu_engine import write_config
 from ropeswitch.loadtests.bench.scheduled import SHORT, WORKLOADS, arrivals
 from ropeswitch.loadtests.bench.scheduling import OURS, Measured, answer, figures, parse, report
 from ropeswitch.loadtests.bench.sides import Side
@@ -61,8 +61,7 @@ def test_options_out_of_range_are_refused(wrong: list[str], capsys: pytest.Captu
 @pytest.fixture(scope="module")
 def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     folder = tmp_path_factory.mktemp("checkpoint")
-    shape = {name.lower(): vars(scheduled)[name] for name in ("LAYERS", "HEADS", "INTERMEDIATE", "WINDOW", "MAXIMUM")}
-    make_checkpoint(folder, **shape)
+    write_config(folder, scheduled.SHAPE)
     side = Side(scheduled.serve, str(folder), OURS)
     yield side
     side.stop()
