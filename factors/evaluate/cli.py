@@ -74,11 +74,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from ropeswitch.factors.evaluate.cells import Cells
     from ropeswitch.factors.evaluate.corpus import Corpus
     from ropeswitch.factors.evaluate.perplexity import PerplexitySettings
     from ropeswitch.factors.evaluate.results import rows, table, to_json
-    from ropeswitch.factors.evaluate.run import Evaluation, Grid
+    from ropeswitch.factors.evaluate.run import TASK, Evaluation, Grid
+    from ropeswitch.factors.kept import Kept
 
     output = Path(args.output)
     check_target("--output", output, overwrite=args.force)
@@ -100,13 +100,13 @@ def _evaluate(args: argparse.Namespace) -> int:
     target = _target(args)
     grid = Grid(tasks, lengths, target.sets if args.sets is None else _names("--sets", args.sets), seeds, tries)
     evaluation = Evaluation(target, grid, corpus, settings, bool(args.chat)).checked()
-    cells = Cells(output.with_name(output.name + ".cells.jsonl"), evaluation.digests())
+    kept = Kept(output.with_name(output.name + ".cells.jsonl"), TASK)
     try:
-        found = evaluation.run(cells)
+        found = evaluation.run(kept)
     except KeyboardInterrupt:
-        kept = sum(cell in cells.found for cell in grid.cells())
+        keys = [key in kept for key in evaluation.keys().values()]
         print(
-            f"\nfactors eval: interrupted; {kept} of {len(grid.cells())} cells are saved in {cells.path}. Run the same "
+            f"\nfactors eval: interrupted; {sum(keys)} of {len(keys)} cells are saved in {kept.path}. Run the same "
             "command again to resume",
             file=sys.stderr,
         )

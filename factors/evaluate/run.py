@@ -1,24 +1,26 @@
 """Measures the missing cells of a grid of tasks, lengths, sets and seeds."""
 
-import hashlib
-import json
 import math
 import random
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
 
-from ropeswitch.factors.evaluate.cells import TASKS, Cell, Cells
+from ropeswitch.factors.evaluate.cells import TASKS, Cell
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.passkey import PASSKEY, REPLY_TOKENS, Question, ask, is_found
 from ropeswitch.factors.evaluate.perplexity import PERPLEXITY, PerplexitySettings, choose, judge
 from ropeswitch.factors.evaluate.target import SERVED, Target
 from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.kept import Kept, digest
 from ropeswitch.factors.quoted import quoted
 
 CHAT_REPLY_TOKENS = 64
 """Minimum tokens of a chat reply, which may not begin with the answer."""
+TASK = {"format": "ropeswitch-cells/2"}
+"""First line of the file of finished cells."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +102,25 @@ class Evaluation:
             found["perplexity"] = asdict(self.perplexity)
         return found
 
-    def digests(self) -> dict[tuple[str, str], str]:
-        """Return the digest of everything that a cell depends on besides length and seed, by task and set."""
+    def keys(self) -> dict[Cell, list[Any]]:
+        """Return a key for each cell: itself, and a digest of everything else that it depends on."""
         settings, used = self.settings(), {PASSKEY: ("target", "tries"), PERPLEXITY: ("target", "text", "perplexity")}
-        return {
-            (task, name): _digest([[settings[each] for each in used[task]], self.target.describe_set(name)])
+        digests = {
+            (task, name): digest([[settings[each] for each in used[task]], self.target.describe_set(name)])
             for task in self.grid.tasks
-            for name in self.target.sets
+            for name in self.grid.sets
         }
+        return {cell: [*astuple(cell), digests[cell.task, cell.set_name]] for cell in self.grid.cells()}
 
-    def run(self, cells: Cells) -> dict[Cell, Any]:
-        """Measure the cells that ``cells`` lacks, store each there once it is done, and return every cell of the grid."""
-        wanted = self.grid.cells()
-        left = [cell for cell in wanted if cell not in cells.found]
-        with tqdm(total=len(wanted), initial=len(wanted) - len(left), unit="cell") as bar:
-            for cell in left:
+    def run(self, kept: Kept) -> dict[Cell, Any]:
+        """Measure every cell of the grid that ``kept`` lacks, and return all of them."""
+        found, keys = {}, self.keys()
+        with tqdm(total=len(keys), initial=sum(key in kept for key in keys.values()), unit="cell") as bar:
+            for cell, key in keys.items():
                 bar.set_description(str(cell))
-                cells.keep(cell, self.measure(cell))
-                bar.update()
-        return {cell: cells.found[cell] for cell in wanted}
+                bar.update(key not in kept)
+                found[cell] = kept.get(key, partial(self.measure, cell))
+        return found
 
     def measure(self, cell: Cell) -> list[dict[str, Any]]:
         """Measure one cell: a dict of JSON values per document (:func:`judge`) or per try."""
@@ -143,7 +145,3 @@ class Evaluation:
         # Earlier versions had the depth in place of None; the word keeps their questions.
         rng = random.Random(f"{PASSKEY} {length} {seed} None {number}")
         return ask(self.target.encode, length, rng)
-
-
-def _digest(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

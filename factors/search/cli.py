@@ -137,7 +137,7 @@ def _longer(args: argparse.Namespace) -> int:
     content, base = _base(args)
     theta = None if content is None else content.theta
     job = replace(_job(args, length, args.name or length_name(length), base), upper=args.upper, theta=theta)
-    result = run_job(job, Path(args.output).with_suffix(".checkpoint.json"))
+    result = run_job(job, Path(args.output).with_suffix(".checkpoint.jsonl"))
     about = f"{job.name}: perplexity {result.perplexity:.4f} on {job.settings.documents} texts of {length} tokens"
     return _write(args, [result.factor_set], result.theta, about)
 
@@ -168,7 +168,7 @@ def _recover(args: argparse.Namespace) -> int:
     found, about = [], []
     for length, name in zip(lengths, names, strict=True):
         job = replace(_job(args, length, name, base, recover=True), upper=args.upper, theta=theta)
-        result = run_job(job, Path(f"{Path(args.output).with_suffix('')}.{name}.checkpoint.json"))
+        result = run_job(job, Path(f"{Path(args.output).with_suffix('')}.{name}.checkpoint.jsonl"))
         found.append(result.factor_set)
         about.append(f"{job.name}: perplexity {result.perplexity:.4f}")
     return _write(args, found + kept, result.theta, f"recovered {', '.join(about)} on texts of that length")

@@ -137,6 +137,6 @@ def _searched(
 ) -> FactorSet:
     output = extension.work / f"{length_name(length)}.json"
     if not output.exists():
-        result = run_job(make_job(length, model, base, recover), output.with_suffix(".checkpoint.json"))
+        result = run_job(make_job(length, model, base, recover), output.with_suffix(".checkpoint.jsonl"))
         file.save(output, file.LadderFile(FactorLadder((result.factor_set,)), result.theta))
     return file.load(output).ladder.sets[0]

@@ -27,7 +27,7 @@ def folder(folder: Path, monkeypatch: pytest.MonkeyPatch, model: LocalModel) -> 
     (folder / "out.cells.jsonl").mkdir()
     texts = {"short.csv": "0.9\n3\n2\n", "two.csv": "1\n2\n", "config.json": json.dumps(CONFIG)}
     texts |= {"baseless.json": json.dumps(BASELESS), "short.txt": "A word.", "long.txt": "A word. " * 99}
-    texts |= dict.fromkeys(("mine.json", "mine.64.checkpoint.json"), "mine")
+    texts |= dict.fromkeys(("mine.json", "mine.64.checkpoint.jsonl"), "mine")
     texts |= {"bad.jsonl": '{"text": "a"}\n["b"]\n', "half.jsonl": '{"text": "hi \\ud83d there"}\n'}
     for name, text in texts.items():
         (folder / name).write_text(text)

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ropeswitch.factors.evaluate.cells import Cell, Cells
+from ropeswitch.factors.evaluate.cells import Cell
 from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.results import rows, table
 from ropeswitch.factors.evaluate.run import Evaluation, Grid
 from ropeswitch.factors.evaluate.target import Window
-from ropeswitch.factors.factor_set import FactorError, FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.server.cli import main
@@ -66,7 +64,7 @@ def test_results_and_going_on(
     assert evaluate(*flags) == 130
     assert "1 of 8 cells" in capsys.readouterr().err and not Path("out.json").exists()
     with open("out.json.cells.jsonl", "a") as stream:
-        stream.write('{"task": "perpl')
+        stream.write('{"of": ["perpl')
     assert evaluate(*flags) == 0
     # Two documents a cell: the second cell was lost at its second one, and is the first to be made again.
     assert asked == ["switched", "switched", "long", "long", "long", "long", *["switched"] * 2, *["long"] * 2]
@@ -89,10 +87,12 @@ def test_results_and_going_on(
     assert len(asked) == before + 8, "the cells of the first seed are kept"
     assert json.loads(Path("out.json").read_text())["rows"][0]["count"] == 4
     Path("out.json").unlink()
-    assert "was measured with another model, text, setting or set" in refused(capsys, *flags, "--windows", "3")
+    # What was measured with other settings or another set of that name is measured again.
+    before = len(asked)
+    assert evaluate(*flags[:-2], "--sets", "long", "--windows", "3") == 0 and len(asked) == before + 4
     save("other.json", LadderFile(FactorLadder((opened.plain_set(1024, "long"),))))
-    again = refused(capsys, *flags, "--factors", "other.json")
-    assert "was measured with another model, text, setting or set" in again
+    Path("out.json").unlink()
+    assert evaluate(*flags[:-2], "--sets", "long", "--factors", "other.json") == 0 and len(asked) == before + 8
 
 
 def test_pass_keys_do_not_depend_on_the_texts(target: LocalTarget, texts: Path) -> None:
@@ -137,54 +137,6 @@ def test_factors_of_a_file(opened: LocalModel, folder: Path, capsys: pytest.Capt
             assert message in refused(capsys, *flags)
     assert evaluate(*flags) == 0
     assert json.loads(Path("out.json").read_text())["sets"]["yarn"]["factors"] == [2.0] * 16
-
-
-FULL = """
-import resource, sys
-from pathlib import Path
-from ropeswitch.factors.evaluate.cells import Cell, Cells
-from ropeswitch.factors.factor_set import FactorError
-path = Path(sys.argv[1])
-cells = Cells(path, {("passkey", "short"): "a"})
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-for number in range(1, 100):
-    try:
-        cells.keep(Cell("passkey", number, "short", 0), [{"score": 0.5, "reply": "x" * 20}])
-    except FactorError as error:
-        sys.exit(f"{number} {error}")
-"""
-
-
-def test_a_full_disk_leaves_whole_cells(folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, "cells.jsonl"], capture_output=True, text=True, check=False)
-    kept = re.fullmatch(r"(\d+) 'cells.jsonl': cannot be written: File too large\n", done.stderr)
-    assert kept, done.stderr
-    assert len(Cells(Path("cells.jsonl"), {}).found) == int(kept[1]) - 1 > 3
-
-
-CELL = {"task": "passkey", "length": 130, "set_name": "long", "seed": 0, "digest": "a", "result": [{"score": 1.0}]}
-WHOLE = json.dumps(CELL) + "\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (WHOLE + '{"task": 1}\n', "line 2: not a finished cell"),
-        # Somebody else's, without a line break at the end: nothing of it may be cut.
-        ("nonsense", "is not a file of evaluation cells"),
-        *(
-            (WHOLE + json.dumps(CELL | change) + "\n", "^'cells.jsonl', line 2: not a finished cell")
-            for change in ({"task": "needle"}, {"result": []}, {"result": [{"score": 2}]}, {"depth": 0.5})
-        ),
-        (WHOLE.replace("passkey", "perplexity").replace('"score": 1.0', '"nll": 1.0, "tokens": 0'), "line 1: not a"),
-        (WHOLE.replace("1.0", "NaN"), "line 1: contains NaN"),
-    ],
-)
-def test_files_that_are_no_cells(folder: Path, text: str, message: str) -> None:
-    Path("cells.jsonl").write_text(text)
-    with pytest.raises(FactorError, match=message):
-        Cells(Path("cells.jsonl"), {})
-    assert Path("cells.jsonl").read_text() == text
 
 
 def test_rows_join_seeds() -> None:

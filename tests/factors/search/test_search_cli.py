@@ -31,7 +31,7 @@ def test_from_a_model_to_a_ladder(plain: str, texts: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.startswith("wrote first.json: 320: perplexity ")
     first = load("first.json")
     assert (first.theta, first.ladder.names, first.ladder.max_length) == (10000.0, ("320",), 320)
-    assert {path.name for path in Path().iterdir()} == {"first.json", "first.checkpoint.json"}
+    assert {path.name for path in Path().iterdir()} == {"first.json", "first.checkpoint.jsonl"}
 
     assert search(plain, texts, "--length", "640", "--from", "first.json", "-o", "second.json", "--name", "long") == 0
     second = load("second.json").ladder.sets[0]
@@ -43,7 +43,7 @@ def test_from_a_model_to_a_ladder(plain: str, texts: Path, capsys: pytest.Captur
     ladder = load("ladder.json").ladder
     assert ladder.names == ("64", "128", "long")
     assert {each.scale for each in ladder.sets} == {second.scale}
-    assert Path("ladder.64.checkpoint.json").exists() and Path("ladder.128.checkpoint.json").exists()
+    assert Path("ladder.64.checkpoint.jsonl").exists() and Path("ladder.128.checkpoint.json").exists()
     # A model's own factors are recovered from, too.
     assert search(MODEL, texts, "--recover", "64", "-o", "own.json") == 0
     assert load("own.json").ladder.names == ("64", "short", "long")
