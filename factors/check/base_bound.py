@@ -9,16 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ropeswitch.kernels.angles import inverse_frequencies
-
 Frequencies = npt.NDArray[np.float64]
 
 # A block row holds PART * PART distances; a block has at most ROWS rows.
 PART = 32
 COLUMNS = PART * PART
 ROWS = 64
-# Distances to try before all of them.
-TRIED = 64
 
 
 def similarity(frequencies: Frequencies, length: int) -> Iterator[tuple[int, npt.NDArray[np.float64]]]:
@@ -51,27 +47,3 @@ def first_negative(frequencies: Frequencies, length: int) -> int | None:
 def count_negative(frequencies: Frequencies, length: int) -> int:
     """Count the distances m from 0 to ``length`` with B(m) < 0."""
     return sum(int((values < 0).sum()) for _, values in similarity(frequencies, length))
-
-
-def holds(base: float, rotary_dim: int, length: int) -> bool:
-    """Return whether B(m) >= 0 for every m from 0 to ``length`` for an unscaled rotary embedding with that base."""
-    frequencies = inverse_frequencies(base, rotary_dim, (1.0,) * (rotary_dim // 2))
-    # A base that is far too small already fails at a few distances; a search tries hundreds of bases.
-    tried = np.linspace(0, length, TRIED).astype(np.int64)
-    return (
-        bool((np.cos(tried[:, None] * frequencies).sum(1) >= 0).all()) and first_negative(frequencies, length) is None
-    )
-
-
-def lower_bound(rotary_dim: int, length: int) -> float | None:
-    """Return the smallest two-digit base from 10 to 9.9e18 that :func:`holds` up to ``length``, or None.
-
-    Equation 11 asks for an infimum, but the bases that hold form many separate windows, so the result of a search
-    depends on its grid. This is the grid of the published bounds.
-    """
-    for exponent in range(18):
-        for digits in range(10, 100):
-            base = digits * 10.0**exponent
-            if holds(base, rotary_dim, length):
-                return base
-    return None

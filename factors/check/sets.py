@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from ropeswitch.factors.check.base_bound import count_negative, first_negative, lower_bound
+from ropeswitch.factors.check.base_bound import count_negative, first_negative
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.formulas import equivalent_base
 from ropeswitch.factors.rules.rope import Rope
@@ -49,7 +49,6 @@ class SetReport:
         equivalent_base: Base that has the same effect without factors, or None.
         first_negative: First distance up to ``length`` with B(m) < 0, or None.
         negative: Number of distances up to ``length`` with B(m) < 0.
-        lower_bound: Smallest two-digit base that satisfies the bound up to ``length``, or None.
     """
 
     name: str
@@ -59,7 +58,6 @@ class SetReport:
     equivalent_base: float | None
     first_negative: int | None
     negative: int
-    lower_bound: float | None
 
 
 def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetReport:
@@ -75,7 +73,6 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
         equivalent_base=equivalent_base(rope.theta, factor_set.factors),
         first_negative=first_negative(frequencies, length),
         negative=count_negative(frequencies, length),
-        lower_bound=lower_bound(rope.rotary_dim, length),
     )
 
 
@@ -139,15 +136,14 @@ def to_json(rope: Rope, sets: Sequence[SetReport]) -> dict[str, Any]:
 def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
     """Format the findings as text tables."""
     shapes: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles")]
-    bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base", "smallest valid base")]
+    bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base")]
     for each in sets:
         form = each.shape
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
         shapes.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}"))
         holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
         own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
-        bound = "none" if each.lower_bound is None else f"{each.lower_bound:.1e}"
-        bounds.append((each.name, holds, str(each.negative), own, bound))
+        bounds.append((each.name, holds, str(each.negative), own))
     head = f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
     blocks = [head + rope.critical_note, table(shapes), table(bounds)]
     if found := [f"warning: set {each.name}: {warning}" for each in sets for warning in each.warnings]:

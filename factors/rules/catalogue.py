@@ -10,8 +10,6 @@ from ropeswitch.factors.rules.formulas import Factors, Options, Target
 from ropeswitch.factors.rules.rope import Rope
 
 RAMP = ("alpha", "beta")
-# Training stages of Gradient AI's Llama 3 models, which they call "65k", "262k" and "1048k".
-STAGES = (65536, 262144, 1048576)
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,6 @@ class Rule:
         formula: Description; L is the original length, s the extension ratio, d the rotary dimension.
         attention: Name of its attention scale in ``formulas.ATTENTION``.
         options: Fields of :class:`Options` that it takes.
-        stages: Lengths to make sets for if the user names none.
         takes_scale: Whether it uses s; otherwise only lengths.
     """
 
@@ -32,7 +29,6 @@ class Rule:
     factors: Callable[[Rope, Target, Options], Factors]
     attention: str = "none"
     options: tuple[str, ...] = ()
-    stages: tuple[int, ...] = ()
     takes_scale: bool = True
 
 
@@ -101,23 +97,6 @@ RULES = (
         "theta' = theta^(log_{L/2pi}(L'/2pi))",
         "Scaling Laws of RoPE-based Extrapolation, arXiv:2310.05209",
         formulas.theta_scaling,
-        takes_scale=False,
-    ),
-    Rule(
-        "theta-staged",
-        "theta at each of 65536, 262144 and 1048576 tokens; extending stage by stage gives the same factors",
-        "the configs of Gradient AI's Llama-3-8B 262k and 1048k",
-        formulas.theta_scaling,
-        stages=STAGES,
-        takes_scale=False,
-    ),
-    Rule(
-        "ntk-staged",
-        "the base times (f n/m - (f-1))^(d/(d-2)) from a stage of m tokens to one of n; f = --dynamic-factor",
-        "with f = 4 the thetas on Gradient AI's model cards",
-        formulas.ntk_staged,
-        options=("dynamic_factor",),
-        stages=STAGES,
         takes_scale=False,
     ),
     Rule(

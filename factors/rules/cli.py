@@ -79,7 +79,7 @@ def _run(args: argparse.Namespace) -> int:
         file.save(args.output, content, overwrite=args.force)
         print(f"wrote {args.output}")
     print(content.description)
-    if chosen.name in ("theta", "theta-staged", "longrope2"):
+    if chosen.name in ("theta", "longrope2"):
         print(rope.critical_note)
     print("\n" + _summary(content, rope, targets))
     return 0
@@ -120,8 +120,6 @@ def _targets(args: argparse.Namespace, chosen: Rule, rope: Rope) -> list[Target]
         # round() rejects infinity.
         length = round(min(scale * rope.original_length, 2.0**31))
         return targets_for(rope, [parse_length("--scale", str(length))], scale)
-    if chosen.stages:
-        return targets_for(rope, chosen.stages)
     raise FactorError(f"--length: missing; give it, or --lengths{' or --scale' if chosen.takes_scale else ''}")
 
 

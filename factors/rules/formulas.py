@@ -17,11 +17,10 @@ Factors = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Target:
-    """The longest sequence in tokens, the extension ratio s, and the lengths of earlier stages."""
+    """The longest sequence in tokens, and the extension ratio s."""
 
     length: int
     scale: float
-    earlier: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,15 +64,6 @@ def dynamic_ntk(rope: Rope, target: Target, options: Options) -> Factors:
     With f = 1 the ratio is s, as in YaRN's text (arXiv:2309.00071).
     """
     return base_change(rope, rope.theta * _ntk(rope, _dynamic(target.scale, options.dynamic_factor)))
-
-
-def ntk_staged(rope: Rope, target: Target, options: Options) -> Factors:
-    """Apply dynamic NTK stage by stage, each starting from the previous stage's base and length."""
-    theta, before = rope.theta, rope.original_length
-    for length in (*target.earlier, target.length):
-        theta *= _ntk(rope, _dynamic(length / before, options.dynamic_factor))
-        before = length
-    return base_change(rope, theta)
 
 
 def theta_scaling(rope: Rope, target: Target, options: Options) -> Factors:

@@ -74,10 +74,7 @@ def targets_for(rope: Rope, lengths: Sequence[int], scale: float | None = None) 
             )
     if scale is not None and scale < 1:
         raise FactorError(f"scale: {scale:g} must be at least 1")
-    return [
-        Target(length, length / rope.original_length if scale is None else scale, tuple(lengths[:index]))
-        for index, length in enumerate(lengths)
-    ]
+    return [Target(length, length / rope.original_length if scale is None else scale) for length in lengths]
 
 
 def attention_scale(rule: Rule, attention: str, scale: float, original_length: int) -> float:

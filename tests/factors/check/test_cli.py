@@ -26,7 +26,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "critical dimension 92 of 128" in printed
     # NTK-aware at 8 times: the base times 8^(128/126).
     [line] = [line for line in printed.splitlines() if line.startswith("32k") and "82684.6" in line]
-    assert line.split()[3:] == ["82684.6", "6.3e+05"]
+    assert line.split()[3:] == ["82684.6"]
     assert "warning: set 32k: angles unseen in training at pairs 46 to 62, within 32768 tokens" in printed
 
 
@@ -44,23 +44,8 @@ def test_json(folder: Path) -> None:
     [only] = found["sets"]
     assert (only["name"], only["length"], only["shape"]["highest"]) == ("8k", 16384, pytest.approx(2))
     assert only["negative"] > 0 and only["first_negative"] <= 16384
-    assert only["lower_bound"] == pytest.approx(3.5e5) and len(only["shape"]["pairs"]) == 64
+    assert len(only["shape"]["pairs"]) == 64
     assert main(command) == 2 and main([*command, "--force"]) == 0
-
-
-def test_a_length_for_which_no_base_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of two pairs the slow one must make up for every half turn of the fast one, which come ever closer to whole ones."""
-    small = ["--rotary-dim", "4", "--rope-theta", "10000", "--original-length", "4k"]
-    assert main(["factors", "rule", "pi", *small, "--lengths", "8k,128k", "-o", "few.json"]) == 0
-    capsys.readouterr()
-    assert main(["factors", "check", "few.json", *WINDOW, "--json", "found.json"]) == 0
-    printed = capsys.readouterr().out
-    [line] = [line for line in printed.splitlines() if line.startswith("128k ") and line.endswith(" none")]
-    assert line.split()[3:] == ["none", "none"]
-    assert [each["lower_bound"] is None for each in json.loads((folder / "found.json").read_text())["sets"]] == [
-        False,
-        True,
-    ]
 
 
 @pytest.mark.parametrize("path", [MODEL, MODEL / "config.json"])

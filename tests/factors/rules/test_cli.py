@@ -40,7 +40,7 @@ def test_the_list_has_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_table_shows_bases_the_critical_dimension_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     """DeepSeek-V2's ratio is 40 at 32 times the window."""
-    assert main(["factors", "rule", "theta-staged", *LLAMA_3]) == 0
+    assert main(["factors", "rule", "theta", *LLAMA_3, "--lengths", "256k,1M"]) == 0
     printed = capsys.readouterr().out
     assert "critical dimension 70 of 128: " in printed and "283461213.5" in printed and "3580165449" in printed
     assert main(["factors", "rule", "deepseek-v2", *SIZE, "--length", "128k", "--scale", "40", "--keep-original"]) == 0

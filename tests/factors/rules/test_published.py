@@ -43,27 +43,6 @@ def test_theta_scaling_gives_the_thetas_of_published_configs(length: int, publis
     assert equivalent_base(LLAMA_3.theta, factors("theta", LLAMA_3, length)) == pytest.approx(published, abs=1)
 
 
-def test_the_staged_schedule() -> None:
-    sets = make(rule("theta-staged"), LLAMA_3, targets_for(LLAMA_3, rule("theta-staged").stages)).ladder.sets
-    assert [each.max_length for each in sets] == [65536, 262144, 1048576]
-    bases = [equivalent_base(LLAMA_3.theta, each.factors) for each in sets]
-    assert bases == pytest.approx([22443169, 283461213, 3580165449], rel=1e-7)
-    # Stage by stage gives the same: the formula only carries log(theta) / log(L / 2 pi) along.
-    assert scaled_theta(Rope(128, scaled_theta(LLAMA_3, 65536), 65536), 262144) == pytest.approx(283461213, rel=1e-8)
-
-
-def test_the_thetas_of_gradients_model_cards() -> None:
-    """15.3M, 207.1M and 2.80B at 65k, 262k and 1048k, 207112184 and 2804339835 in the first configs; 1.06B at 524k."""
-    stages = rule("ntk-staged").stages
-    sets = make(rule("ntk-staged"), LLAMA_3, targets_for(LLAMA_3, stages), Options(dynamic_factor=4.0)).ladder.sets
-    bases = [equivalent_base(LLAMA_3.theta, each.factors) for each in sets]
-    assert bases == pytest.approx([15.3e6, 207112184, 2804339835], rel=3e-4)
-    assert bases[1:] == pytest.approx([207112184, 2804339835], rel=5e-8)
-    targets = targets_for(LLAMA_3, (65536, 262144, 524288))
-    last = make(rule("ntk-staged"), LLAMA_3, targets, Options(dynamic_factor=4.0)).ladder.sets[-1]
-    assert equivalent_base(LLAMA_3.theta, last.factors) == pytest.approx(1.06e9, rel=5e-3)
-
-
 @pytest.mark.parametrize(
     ("rope", "length", "critical", "above", "published"),
     [
