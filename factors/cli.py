@@ -14,6 +14,7 @@ from ropeswitch.factors.numbers import positive, whole
 from ropeswitch.factors.rules import cli as rules_cli
 from ropeswitch.factors.search import cli as search_cli
 from ropeswitch.factors.text_table import table
+from ropeswitch.factors.tune import cli as tune_cli
 
 EXAMPLE = """examples:
   ropeswitch factors import --set 8k=8192:8k_la2_128k.csv --set 2048k=2097152:2048k_la2_128k.csv \\
@@ -63,6 +64,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     show.set_defaults(func=_show)
     evaluate_cli.add_parser(commands)
     search_cli.add_parser(commands)
+    tune_cli.add_parser(commands)
 
 
 def _import(args: argparse.Namespace) -> int:

@@ -28,9 +28,9 @@ def fill(folder: Path, page: str) -> None:
     (folder / "Qwen").mkdir()
     (folder / "Qwen" / "Qwen3-8B").symlink_to(plans / "qwen3-8b")
     (folder / "llama2-7b").symlink_to(plans / "llama2-7b")
-    # Three texts of some 1,000 tokens for the bundled model's tokenizer.
+    # Texts of some 1,000 tokens for the bundled model's tokenizer.
     (folder / "books").mkdir()
-    for number in range(3):
+    for number in range(14):
         (folder / "books" / f"{number}.txt").write_text(filler_text(number, 120))
     shutil.copy(BUNDLED_MODEL / "config.json", folder)
     # Factors for heads of 128 values, up to 2,048k tokens.

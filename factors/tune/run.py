@@ -1,0 +1,192 @@
+"""Chooses the set of every rung, from the longest to the shortest, and makes the ladder."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tqdm import tqdm
+
+from ropeswitch.factors.evaluate.statistics import paired_ratio
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.kept import Kept
+from ropeswitch.factors.local_model import LocalModel
+from ropeswitch.factors.rules.lengths import length_name
+from ropeswitch.factors.tune.learn import TOGETHER, learn
+from ropeswitch.factors.tune.measure import CHOOSE, CONFIRM, LEARN, STOP, Losses, Measurer, Texts
+from ropeswitch.factors.tune.shelf import AUTO, LEARNED, Candidate, automatic_set, shelf
+
+# A candidate this much worse than the best on each of the first documents, in nats, is not measured on the others.
+LOST = 0.01
+FEW = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Lengths of the rungs; the most documents to choose and to confirm by; pass keys; the most steps to learn; the seed."""
+
+    rungs: tuple[int, ...]
+    documents: int
+    tries: int
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A candidate's perplexity as a ratio to the automatic ladder's on the same documents, with its 95% interval."""
+
+    source: str
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A set on the documents to confirm by: its ratios beyond the window and of all tokens, and the pass keys found."""
+
+    beyond: Compared
+    whole: Compared
+    documents: int
+    keys: int
+    automatic_keys: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the automatic ladder's set is better in any of these."""
+        return self.beyond.ratio > 1 or self.whole.ratio > 1 or self.keys < self.automatic_keys
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What was measured at one length, and the set that it led to.
+
+    ``compared`` are the candidates that were measured on all documents to choose by, ``lost`` those on the first only.
+    ``refuted`` is the simplest set that none beat, where other documents did not confirm it; None where they did.
+    """
+
+    length: int
+    chosen: Candidate
+    compared: tuple[Compared, ...]
+    lost: tuple[str, ...]
+    confirmed: Confirmed
+    refuted: Confirmed | None
+
+
+def check_texts(texts: Texts, settings: Settings) -> None:
+    """Check that there are documents and pass-key prompts for every rung; a FactorError says what is missing."""
+    for length in settings.rungs:
+        for part in (CHOOSE, CONFIRM, *((LEARN, STOP) if settings.steps else ())):
+            texts.of(part, length, settings.documents)
+        if settings.tries:
+            texts.question(length, 0)
+
+
+class Tuner:
+    """Tunes the ladder of a model against ``automatic``; ``given`` are the user's own candidates."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        automatic: FactorLadder,
+        texts: Texts,
+        kept: Kept,
+        settings: Settings,
+        given: Sequence[FactorSet] = (),
+    ) -> None:
+        self._model, self._automatic, self._texts, self._kept = model, automatic, texts, kept
+        self._settings, self._given = settings, given
+        self._window = automatic.sets[0].max_length
+        self._measure = Measurer(model, texts, kept, self._window, lambda tokens: self._bar.update(tokens))
+
+    def run(self) -> list[Rung]:
+        """Return the rungs by increasing length."""
+        rungs, found = self._settings.rungs, list[Rung]()
+        planned = {length: self._tokens(length) for length in rungs}
+        with tqdm(total=sum(planned.values()), unit="tok", unit_scale=True, file=sys.stderr) as self._bar:
+            for length in reversed(rungs):
+                self._bar.set_description(length_name(length))
+                found.append(self._rung(length, found[-1].chosen.factor_set if found else None))
+                # Candidates that lost early, and learning that stopped early, leave less to do than was planned.
+                del planned[length]
+                self._bar.total = self._bar.n + sum(planned.values())
+        return found[::-1]
+
+    def _tokens(self, length: int) -> int:
+        """Return the most tokens of a rung's passes; a backward pass counts as two."""
+        asked = self._settings
+        candidates = len(shelf(self._model.rope, self._automatic, length, given=self._given)) + 2
+        choosing = candidates * (FEW + asked.documents) + 2 * (asked.documents + asked.tries)
+        return length * (choosing + asked.steps * (3 * TOGETHER + max(2, asked.documents // 2)))
+
+    def _rung(self, length: int, following: FactorSet | None) -> Rung:
+        own = Candidate(AUTO, automatic_set(self._automatic, length)).values
+        found, lost = self._measured(
+            length, shelf(self._model.rope, self._automatic, length, following, self._given), own
+        )
+        automatic = next(each for each in found if each.values == own)
+        compared = tuple(_compared(each.source, found[each].beyond, found[automatic].beyond) for each in found)
+        chosen = _simplest(found)
+        confirmed, refuted = self._confirm(chosen, automatic, length), None
+        if confirmed.is_worse:
+            chosen, refuted = automatic, confirmed
+            confirmed = self._confirm(automatic, automatic, length)
+        return Rung(length, chosen, compared, lost, confirmed, refuted)
+
+    def _measured(
+        self, length: int, candidates: Sequence[Candidate], own: object
+    ) -> tuple[dict[Candidate, Losses], tuple[str, ...]]:
+        """Return the losses of the candidates that may be the best, and of what is learned, and the others' sources."""
+        documents = self._texts.of(CHOOSE, length, self._settings.documents)
+        few = {each: self._measure.losses(each.factor_set, documents[:FEW]).beyond for each in candidates}
+        best = min(few.values(), key=sum)
+        lost = {each for each, losses in few.items() if all(a > b + LOST for a, b in zip(losses, best, strict=True))}
+        lost = {each for each in lost if each.values != own}
+        found = {each: self._measure.losses(each.factor_set, documents) for each in candidates if each not in lost}
+        if self._settings.steps:
+            learned = self._learn(min(found, key=lambda each: sum(found[each].beyond)).factor_set, length)
+            if learned.values not in [each.values for each in found]:
+                found[learned] = self._measure.losses(learned.factor_set, documents)
+        return found, tuple(each.source for each in candidates if each in lost)
+
+    def _confirm(self, chosen: Candidate, automatic: Candidate, length: int) -> Confirmed:
+        documents = self._texts.of(CONFIRM, length, self._settings.documents)
+        ours, theirs = (self._measure.losses(each.factor_set, documents) for each in (chosen, automatic))
+        keys = [self._measure.keys(each.factor_set, length, self._settings.tries) for each in (chosen, automatic)]
+        beyond = _compared(chosen.source, ours.beyond, theirs.beyond)
+        return Confirmed(beyond, _compared(chosen.source, ours.all, theirs.all), len(documents), *keys)
+
+    def _learn(self, start: FactorSet, length: int) -> Candidate:
+        asked = self._settings
+        stop = self._texts.of(STOP, length, max(2, asked.documents // 2))
+        documents = self._texts.of(LEARN, length, asked.documents)
+
+        def judge(made: FactorSet) -> float:
+            return sum(self._measure.losses(made, stop).beyond)
+
+        best = learn(self._model, start, documents, self._window, asked.steps, judge, self._kept, self._bar.update)
+        return Candidate(LEARNED, best)
+
+
+def _compared(source: str, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
+    return Compared(source, *paired_ratio(ours, theirs))
+
+
+def _simplest(found: dict[Candidate, Losses]) -> Candidate:
+    """Return the first candidate that no other beats: whose ratio to it has an interval below 1."""
+    return next(
+        each
+        for each, losses in found.items()
+        if not any(paired_ratio(other.beyond, losses.beyond)[2] < 1 for other in found.values() if other is not losses)
+    )
+
+
+def ladder_of(rungs: Sequence[Rung], native: FactorSet) -> FactorLadder:
+    """Return the ladder of a model's window and the chosen sets; neighbours that rotate alike become one set."""
+    sets = [native]
+    for each in (rung.chosen.factor_set for rung in rungs):
+        if replace(each, name="", max_length=0) != replace(sets[-1], name="", max_length=0):
+            sets.append(each)
+        else:
+            sets[-1] = each if len(sets) > 1 else replace(native, max_length=each.max_length)
+    return FactorLadder.checked(FactorLadder(tuple(sets)).to_json())
