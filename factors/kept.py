@@ -30,7 +30,9 @@ class Kept:
             whole = text[: text.rfind("\n") + 1]
             lines = [object_from_json(line) for line in whole.splitlines()]
             self._found = {json.dumps(line["of"]): line["found"] for line in lines[1:]}
-        except (OSError, UnicodeDecodeError, FactorError, KeyError) as error:
+        except OSError as error:
+            raise FactorError(f"{str(path)!r}: cannot be read: {error.strerror or error}") from error
+        except (UnicodeDecodeError, FactorError, KeyError) as error:
             raise FactorError(f"{str(path)!r}: holds no finished work of this command ({error}); remove it") from error
         if text and (not lines or lines[0].keys() != task.keys()):
             raise FactorError(f"{str(path)!r}: holds no finished work of this command; remove it")

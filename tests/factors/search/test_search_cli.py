@@ -43,7 +43,7 @@ def test_from_a_model_to_a_ladder(plain: str, texts: Path, capsys: pytest.Captur
     ladder = load("ladder.json").ladder
     assert ladder.names == ("64", "128", "long")
     assert {each.scale for each in ladder.sets} == {second.scale}
-    assert Path("ladder.64.checkpoint.jsonl").exists() and Path("ladder.128.checkpoint.json").exists()
+    assert Path("ladder.64.checkpoint.jsonl").exists() and Path("ladder.128.checkpoint.jsonl").exists()
     # A model's own factors are recovered from, too.
     assert search(MODEL, texts, "--recover", "64", "-o", "own.json") == 0
     assert load("own.json").ladder.names == ("64", "short", "long")
