@@ -134,10 +134,9 @@ $(DOCS): requirements/docs.lock $(STAMP)
 # engines, to the end. One thread each, because concurrent engines otherwise slow each other down. The long tests wait for servers
 # more often than they compute.
 WORKERS := 2
-test-long: WORKERS := 3
-test-extras: WORKERS := 1
+test-full: WORKERS := 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-LMCACHE_PYTEST := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
+LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 # One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.
 NIXL_PYTEST := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
 VISION_PYTEST = PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
@@ -170,17 +169,9 @@ test-lmcache: $(LMCACHE) ## Run the tests with LMCache
 test-full: $(STAMP) ## Run all tests, including the long ones
 	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
 	@echo "test-full: all tests except the million-token test"
-	@$(MAKE) --no-print-directory -j 2 test-long $(if $(ARGS),,test-extras)
-
-.PHONY: test-long test-extras
-test-long:
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
-
-# Beside the first half of the others, which leave a core idle for a third of the time.
-test-extras:
-	@$(NIXL_PYTEST)
-	@$(LMCACHE_PYTEST)
-	@$(VISION_PYTEST)
+	@$(if $(ARGS),,$(VISION_PYTEST))
+	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 2 test-disaggregation test-lmcache)
 
 test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
 	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)
