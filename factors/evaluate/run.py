@@ -118,8 +118,9 @@ class Evaluation:
         with tqdm(total=len(keys), initial=sum(key in kept for key in keys.values()), unit="cell") as bar:
             for cell, key in keys.items():
                 bar.set_description(str(cell))
-                bar.update(key not in kept)
+                is_new = key not in kept
                 found[cell] = kept.get(key, partial(self.measure, cell))
+                bar.update(is_new)
         return found
 
     def measure(self, cell: Cell) -> list[dict[str, Any]]:

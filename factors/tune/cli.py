@@ -79,10 +79,13 @@ def _tune(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print("\nfactors tune: stopped; run the same command again to resume", file=sys.stderr)
         return 130
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        reason = str(error).splitlines()[0]
+    except (RuntimeError, MemoryError) as error:
+        # torch's allocator of CPUs raises a RuntimeError without a class of its own.
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
+            raise
         raise FactorError(
-            f"--max-model-len: {args.max_model_len}: too little memory ({reason}); use --dtype bfloat16, --steps 0 or less"
+            f"--max-model-len: {args.max_model_len} needs more memory than there is; use --dtype bfloat16, --steps 0, or a "
+            "shorter length"
         ) from error
 
 

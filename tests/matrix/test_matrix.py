@@ -13,7 +13,6 @@ from tests.matrix import page
 from tests.matrix.recipe import RECIPES, rotating
 from tests.matrix.results import DIFFERS, EXACT, REFUSED, VERDICTS, Line, file_of, read
 from tests.matrix.run import Processes, fill
-from tests.pinned import pinned
 
 PAIRS = 16
 TEXT = (ROOT / page.PAGE).read_text(encoding="utf-8")
@@ -80,7 +79,6 @@ def test_every_kernel_of_a_recipe_exists() -> None:
     assert {name for recipe in RECIPES.values() for name in recipe.replaced} == kernels
 
 
-@pinned
 def test_every_architecture_has_a_result() -> None:
     assert set(RESULTS[release()]) == set(rotating())
     assert set(RECIPES) <= {name for found in RESULTS.values() for name in found}

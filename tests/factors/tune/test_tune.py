@@ -87,7 +87,12 @@ def test_a_gradient_is_the_slope_and_a_step_turns_no_pair_far(plain_model: Local
     ids = torch.tensor(plain_model.tokenizer.encode(filler_text(0, 60)))[:384]
     start = FactorSet("384", 384, (1.5,) * 16, 1.1)
     rotary = LearnedRotary(plain_model.rope.theta, start, 384, plain_model.model.device)
+    passes: list[int] = []
+    layer = plain_model.model.base_model.layers[0].self_attn
+    hook = layer.register_forward_hook(lambda *_: passes.append(1))
     gradient = _gradient(plain_model, rotary, ids, 256)
+    hook.remove()
+    assert len(passes) == 2, "a layer's values are computed again for the backward pass, not kept"
 
     def loss(move: int, by: float) -> float:
         rotary.moves.data[move] = by
@@ -139,7 +144,7 @@ LEVEL = {
         # The unscaled set is as good as anything.
         (LEVEL | {NATIVE: LEVEL["pi"]}, LEVEL | {NATIVE: LEVEL["pi"]}, {}, {}, NATIVE),
         # Other texts do not confirm it, it loses pass keys, or it is worse within the window: the automatic ladder stays.
-        (LEVEL, LEVEL | {"pi": LEVEL[NATIVE]}, {}, {}, AUTO),
+        (LEVEL, LEVEL | {"pi": LEVEL[NATIVE]}, {}, {"pi": -9.0}, AUTO),
         (LEVEL, LEVEL, {AUTO: 1}, {}, AUTO),
         (LEVEL, LEVEL, {}, {"pi": 0.2}, AUTO),
     ],
@@ -221,3 +226,12 @@ def test_what_cannot_be_tuned(
     assert main(["factors", "tune", plain, "--text", str(texts), *flags, "-o", "out.json"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert message in error and not Path("out.json").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_too_little_memory_is_one_line(
+    error: Exception, plain: str, texts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Measurer, "losses", Mock(side_effect=error))
+    assert main(["factors", "tune", plain, "--text", str(texts), *FEW, "-o", "out.json"]) == 2
+    assert "--max-model-len: 384 needs more memory than there is" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def test_any_values(value: Any, indent: int | None, separators: tuple[str, str])
 
 @given(st.binary(max_size=30) | st.text(alphabet='[]{},:"0123456789.-+eE \n\\utrnfNaI', max_size=40).map(str.encode))
 def test_any_bytes(body: bytes) -> None:
-    """What is accepted is what ``json.loads`` makes of it, told apart by the types of numbers."""
+    """The parser rejects bytes, or returns the same values and types as ``json.loads``."""
     try:
         values = parse(body)
     except ValueError:
