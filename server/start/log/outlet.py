@@ -70,8 +70,9 @@ class Outlet:
             try:
                 self._send(data)
                 if self._put == self._written + len(data) and (missing := self.dropped.value - self._reported):
-                    self._send(self._dropped_line.format(missing).encode())
+                    # First, as a line that is put meanwhile follows the report and is not dropped.
                     self._reported += missing
+                    self._send(self._dropped_line.format(missing).encode())
             except OSError:
                 # Nobody reads any more, which must not stop the server; what comes is soon dropped.
                 return
