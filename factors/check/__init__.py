@@ -1,1 +1,1 @@
-"""Checks factor files: base bound, shape and angles unseen in training."""
+"""Checks factor files: shape and angles unseen in training."""

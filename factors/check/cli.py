@@ -23,7 +23,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``check`` to the commands of ``factors``."""
     parser = commands.add_parser(
         "check",
-        help="report a factor file's base bound, shape and angles unseen in training",
+        help="report a factor file's shape and the angles unseen in training",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

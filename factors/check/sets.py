@@ -5,12 +5,10 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from ropeswitch.factors.check.base_bound import count_negative, first_negative
 from ropeswitch.factors.factor_set import FactorSet
 from ropeswitch.factors.rules.formulas import equivalent_base
 from ropeswitch.factors.rules.rope import Rope
 from ropeswitch.factors.text_table import table
-from ropeswitch.kernels.angles import inverse_frequencies
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ class SetReport:
     Attributes:
         warnings: Unusual properties; none is an error.
         equivalent_base: Base that has the same effect without factors, or None.
-        first_negative: First distance up to ``length`` with B(m) < 0, or None.
-        negative: Number of distances up to ``length`` with B(m) < 0.
     """
 
     name: str
@@ -56,23 +52,18 @@ class SetReport:
     shape: Shape
     warnings: tuple[str, ...]
     equivalent_base: float | None
-    first_negative: int | None
-    negative: int
 
 
 def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetReport:
     """Check a factor set up to its ``max_length``, or up to ``length`` tokens."""
     length = length or factor_set.max_length
-    frequencies = inverse_frequencies(rope.theta, rope.rotary_dim, factor_set.factors)
     form = shape(rope, factor_set, length)
     return SetReport(
         name=factor_set.name,
         length=length,
         shape=form,
-        warnings=tuple(_warnings(form, factor_set, length)),
+        warnings=tuple(_warnings(form, length)),
         equivalent_base=equivalent_base(rope.theta, factor_set.factors),
-        first_negative=first_negative(frequencies, length),
-        negative=count_negative(frequencies, length),
     )
 
 
@@ -101,7 +92,7 @@ def _pair(rope: Rope, pair: int, factor: float, length: int) -> Pair:
     return Pair(pair, factor, wavelength, turns, max(0.0, reached - turns) if turns < 1 else 0.0)
 
 
-def _warnings(found: Shape, factor_set: FactorSet, length: int) -> list[str]:
+def _warnings(found: Shape, length: int) -> list[str]:
     """List the unusual properties of a set; none is an error, and published files have some of them."""
     warnings = []
     if found.falls:
@@ -110,8 +101,6 @@ def _warnings(found: Shape, factor_set: FactorSet, length: int) -> list[str]:
         warnings.append(f"factors below 1 at {_ranges(found.below_one)}, which rotate faster than in training")
     if found.unseen:
         warnings.append(f"angles unseen in training at {_ranges(found.unseen)}, within {length} tokens")
-    if factor_set.start_tokens:
-        warnings.append(f"start_tokens {factor_set.start_tokens}: the base bound applies to later positions only")
     return warnings
 
 
@@ -135,17 +124,15 @@ def to_json(rope: Rope, sets: Sequence[SetReport]) -> dict[str, Any]:
 
 def to_text(rope: Rope, sets: Sequence[SetReport]) -> str:
     """Format the findings as text tables."""
-    shapes: list[tuple[str, ...]] = [("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles")]
-    bounds = [("set", "B(m) >= 0 up to m", "negative m", "equivalent base")]
+    head = ("set", "tokens", "lowest", "highest", "rising", "pairs with unseen angles", "equivalent base")
+    shapes: list[tuple[str, ...]] = [head]
     for each in sets:
         form = each.shape
         ends = (f"{form.lowest:.6g}", f"{form.highest:.6g}", "no" if form.falls else "yes")
-        shapes.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}"))
-        holds = f"{each.length}, all" if each.first_negative is None else str(each.first_negative - 1)
         own = "none" if each.equivalent_base is None else f"{each.equivalent_base:.6g}"
-        bounds.append((each.name, holds, str(each.negative), own))
-    head = f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
-    blocks = [head + rope.critical_note, table(shapes), table(bounds)]
+        shapes.append((each.name, str(each.length), *ends, f"{len(form.unseen)} of {len(form.pairs)}", own))
+    about = f"rotary dimension {rope.rotary_dim}, base {rope.theta:g}, original window {rope.original_length} tokens\n"
+    blocks = [about + rope.critical_note, table(shapes)]
     if found := [f"warning: set {each.name}: {warning}" for each in sets for warning in each.warnings]:
         blocks.append("\n".join(found))
     return "\n\n".join(blocks)

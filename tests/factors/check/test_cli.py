@@ -26,7 +26,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "critical dimension 92 of 128" in printed
     # NTK-aware at 8 times: the base times 8^(128/126).
     [line] = [line for line in printed.splitlines() if line.startswith("32k") and "82684.6" in line]
-    assert line.split()[3:] == ["82684.6"]
+    assert line.split()[-1] == "82684.6"
     assert "warning: set 32k: angles unseen in training at pairs 46 to 62, within 32768 tokens" in printed
 
 
@@ -43,7 +43,6 @@ def test_json(folder: Path) -> None:
     }
     [only] = found["sets"]
     assert (only["name"], only["length"], only["shape"]["highest"]) == ("8k", 16384, pytest.approx(2))
-    assert only["negative"] > 0 and only["first_negative"] <= 16384
     assert len(only["shape"]["pairs"]) == 64
     assert main(command) == 2 and main([*command, "--force"]) == 0
 
@@ -53,4 +52,4 @@ def test_a_models_own_factors(path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["factors", "check", str(path), "--set", "long"]) == 0
     printed = capsys.readouterr().out
     assert "base 10000, original window 256 tokens" in printed and "short" not in printed
-    assert len([line for line in printed.splitlines() if line.startswith("long  ")]) == 2
+    assert len([line for line in printed.splitlines() if line.startswith("long  ")]) == 1

@@ -38,13 +38,12 @@ def test_ntk_aware_leaves_unseen_angles() -> None:
 
 
 def test_what_falls_is_a_warning() -> None:
-    made = FactorSet("odd", 4096, (0.9, *[2.0] * 9, 1.5, *[3.0] * 53), start_tokens=4)
+    made = FactorSet("odd", 4096, (0.9, *[2.0] * 9, 1.5, *[3.0] * 53))
     found = shape(LLAMA_2, made, 4096)
     assert (found.lowest, found.highest, found.falls, found.below_one) == (0.9, 3.0, (10,), (0,))
     warned = check(LLAMA_2, made).warnings
     assert warned[0] == "factors decrease at pair 10, as some published lists do"
     assert warned[1].startswith("factors below 1 at pair 0")
-    assert warned[2].startswith("start_tokens 4")
 
 
 @given(st.lists(st.floats(0.5, 100), min_size=64, max_size=64), st.integers(1, 1 << 21))
