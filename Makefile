@@ -134,7 +134,7 @@ $(DOCS): requirements/docs.lock $(STAMP)
 # engines, to the end. One thread each, because concurrent engines otherwise slow each other down. The long tests wait for servers
 # more often than they compute.
 WORKERS := 2
-test-full: WORKERS := 3
+test-full: WORKERS := 4
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 # One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.
@@ -170,8 +170,7 @@ test-full: $(STAMP) ## Run all tests, including the long ones
 	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
-	@$(if $(ARGS),,$(VISION_PYTEST))
-	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 2 test-disaggregation test-lmcache)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 3 test-vision test-disaggregation test-lmcache)
 
 test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
 	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)

@@ -18,7 +18,10 @@ settings.register_profile("ropeswitch", deadline=None)
 settings.load_profile("ropeswitch")
 
 # Files that take minutes in `make test-full`. They start first, so that none runs alone at the end.
-LONG = ("exactness/test_runners.py", "exactness/test_model_modes.py", "server/test_vllm_serve.py")
+LONG = tuple(
+    f"/test_{name}.py"
+    for name in "runners model_modes vllm_serve run context_parallel image odd_bodies start walls walk plugin".split()
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
