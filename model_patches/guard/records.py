@@ -15,6 +15,8 @@ ASYNC = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
 NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 # The condition of patches for engines with that connector.
 NIXL_ONLY = "NIXL"
+# Qwen 4's sparse attention, and the condition of its patches.
+QSA, QWEN4_ONLY = "vllm.models.qwen4_exp.nvidia", "Qwen 4 on GPUs"
 # DeepSeek V3.2's sparse attention, of which nothing is replaced.
 DSA = "vllm.models.deepseek_v32"
 # Latent attention, and the plain attention that takes its place with VLLM_MLA_DISABLE.
@@ -22,7 +24,8 @@ LATENT = "vllm.model_executor.layers.mla.MultiHeadLatentAttentionWrapper.forward
 EXPANDED = "vllm.model_executor.models.deepseek_v2.DeepseekV2Attention.forward"
 
 # Device type by condition; on other devices these patches' upstream modules must not even be imported.
-DEVICES = {"CPUs": "cpu", "V1 runner on CPUs": "cpu", "decode context parallel on CPUs": "cpu", "GPUs": "cuda"}
+ON_CPUS = ("CPUs", "V1 runner on CPUs", "decode context parallel on CPUs")
+DEVICES = dict.fromkeys(ON_CPUS, "cpu") | {"GPUs": "cuda", QWEN4_ONLY: "cuda"}
 
 PATCHES = (
     Patch(
@@ -207,6 +210,14 @@ PATCHES = (
             "tokens would be rotated by another row than their own",
         ),
         when="GPUs",
+    ),
+    Patch(
+        target=f"{QSA}.indexer_qsa.apply_qsa_rope",
+        kind="replaced",
+        file="model_patches/switch/rows/group_rows.py",
+        tests="tests/model_patches/test_table_readers.py",
+        relies_on={f"{QSA}.indexer_qsa.QSAIndexer.forward": "groups would be rotated by another row than their own"},
+        when=QWEN4_ONLY,
     ),
     Patch(
         target=CPU_ATTENTION,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ropeswitch.model_patches.guard.fingerprints import Patch, RegistryError, fingerprint, recorded, resolve, symbols
-from ropeswitch.model_patches.guard.records import DEVICES, NIXL_ONLY, PATCHES
+from ropeswitch.model_patches.guard.records import DEVICES, NIXL_ONLY, PATCHES, QWEN4_ONLY
+from ropeswitch.model_patches.switch.models.unsupported import is_qwen4
 from ropeswitch.model_patches.switch.releases import RELEASES, UNVERIFIED, in_release, installed, release, unverified
 
 
@@ -17,13 +18,14 @@ def for_this_device() -> tuple[Patch, ...]:
 
 
 def for_engine(vllm_config: Any) -> tuple[Patch, ...]:
-    """Return the patches whose fingerprints an engine checks: all of its device's, except those of an unused connector.
+    """Return the patches whose fingerprints an engine checks: all of its device's, except those of what it does not use.
 
-    Importing such a connector's upstream module warns about missing packages.
+    Importing such upstream modules may warn about missing packages.
     """
     config = vllm_config.kv_transfer_config
     nixl = config is not None and any(config.has_connector(name) for name in ("NixlConnector", "NixlPullConnector"))
-    return tuple(record for record in for_this_device() if record.when != NIXL_ONLY or nixl)
+    used = {NIXL_ONLY: nixl, QWEN4_ONLY: is_qwen4(vllm_config)}
+    return tuple(record for record in for_this_device() if used.get(record.when, True))
 
 
 def mismatches(records: Sequence[Patch], *, with_fingerprints: bool = True) -> dict[str, str]:

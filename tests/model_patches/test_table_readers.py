@@ -40,7 +40,8 @@ def test_a_listed_layer_must_get_the_positions_of_all_tokens() -> None:
 
 @pytest.mark.full
 def test_upstreams_kernels_read_nothing_but_the_row_of_each_token() -> None:
-    """DeepSeek V3.2's, which have no CPU build."""
+    """DeepSeek V3.2's and Qwen 4's, which have no CPU build."""
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "1", "ROPESWITCH_TEST_ASYNC": "0", "ROPESWITCH_TEST_TRITON": "0"}
     flags = ["-p", "tests.exactness.interpreted"]
-    check_cases(Path(__file__).with_name("table_cases.py"), at_least=2, flags=flags, variables=variables)
+    files = [Path(__file__).with_name(f"{name}_cases.py") for name in ("table", "group")]
+    check_cases(*files, at_least=4, flags=flags, variables=variables)

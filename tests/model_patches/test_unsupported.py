@@ -143,6 +143,8 @@ def engine(**changes: Any) -> SimpleNamespace:
 
 SPLIT = {"parallel_config__decode_context_parallel_size": 2}
 DEEPSEEK = {"model_config__use_mla": True, "model_config__architectures": ["DeepseekV3ForCausalLM"]}
+QWEN4 = {"model_config__architectures": ["Qwen4ExpForConditionalGeneration"]}
+QWEN4 |= {"model_config__multimodal_config": SimpleNamespace(language_model_only=True)}
 SYNTHETIC = SimpleNamespace(method="eagle3", rejection_sample_method="synthetic")
 LOSSY = SimpleNamespace(method="eagle3", rejection_sample_method="fly")
 
@@ -160,10 +162,14 @@ LOSSY = SimpleNamespace(method="eagle3", rejection_sample_method="fly")
         (DEEPSEEK | {"model_config__using_transformers_backend": lambda: True}, "model_impl: 'transformers'"),
         ({"model_config__is_encoder_decoder": True}, "encoder"),
         ({"kv_transfer_config": KVTransferConfig()}, "kv_transfer_config.kv_connector: None"),
+        (
+            QWEN4 | {"model_config__multimodal_config": SimpleNamespace(language_model_only=False)},
+            "language_model_only: F",
+        ),
     ],
 )
 def test_resolved_engines(change: dict[str, Any], message: str) -> None:
-    for allowed in ({}, SPLIT, DEEPSEEK):
+    for allowed in ({}, SPLIT, DEEPSEEK, QWEN4):
         check_engine(engine(**allowed))
     with pytest.raises(UnsupportedError, match=message):
         check_engine(engine(**change))

@@ -16,6 +16,7 @@ from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_co
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError, settings_of
 from ropeswitch.model_patches.switch.drafts.draft_rotary import DraftRotaryEmbedding, a_draft_is_built, draft_rotary
+from ropeswitch.model_patches.switch.models.unsupported import is_qwen4
 from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rows.rotation import Rotation, rotation_of
 
@@ -58,7 +59,10 @@ def _draft_module(key: RopeKey) -> DraftRotaryEmbedding | None:
     """Return a draft model's module, or None to use upstream's."""
     config = get_current_vllm_config()
     settings = settings_of(config)
-    return None if settings is None else draft_rotary(key, settings, config.speculative_config.method)
+    # The indexer of Qwen 4's drafts reads upstream's table.
+    if settings is None or is_qwen4(config):
+        return None
+    return draft_rotary(key, settings, config.speculative_config.method)
 
 
 def _rotation(key: RopeKey) -> Rotation | None:

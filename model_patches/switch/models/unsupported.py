@@ -17,9 +17,11 @@ from ropeswitch.model_patches.switch.kv.connectors import check_connected_engine
 
 # Config fields of layers that attend to tokens picked by an indexer, in order: DeepSeek, GLM and Hunyuan; Qwen; MiniMax.
 INDEXERS = ("index_topk", "indexer_budget", "sparse_attention_config")
-# Architectures whose indexer rotates by exactly the positions that it is given: from a table (``table_readers.py``), or, as
-# Hunyuan's, with rotary modules.
-INDEXED_BY_GIVEN = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM"}
+# Qwen 4, whose indexer also rotates by the positions of groups (``group_rows.py``).
+QWEN4 = {"Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"}
+# Architectures whose indexer otherwise rotates by exactly the positions that it is given: from a table
+# (``table_readers.py``), or, as Hunyuan's, with rotary modules.
+INDEXED = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM", *QWEN4}
 # Parameters of Fourier position embeddings.
 FOURIER = ("use_fope", "fope_init_factor", "fope_sep_head", "num_inv_freq")
 
@@ -55,7 +57,7 @@ def check_rotation(hf_config: Mapping[str, Any]) -> float:
             f"rope_parameters.rope_type: {rope['rope_type']!r}: positions on several axes are supported as mrope_section "
             "alone, with three sizes"
         )
-    verified = set(hf_config.get("architectures") or ()) & INDEXED_BY_GIVEN
+    verified = set(hf_config.get("architectures") or ()) & INDEXED
     for field in INDEXERS:
         if not verified and (value := hf_config.get(field)) is not None:
             where = field if isinstance(value, Mapping) else f"{field}: {value}"
@@ -178,6 +180,12 @@ def check_engine(vllm_config: Any) -> RopeSettings:
     if parallel.use_ubatching:
         raise UnsupportedError("enable_dbo, ubatch_size: dual batch overlap is not verified with a factor ladder")
     check_connected_engine(vllm_config)
+    media = vllm_config.model_config.multimodal_config if is_qwen4(vllm_config) else None
+    if media is not None and not media.language_model_only:
+        raise UnsupportedError(
+            "language_model_only: False: the indexer of sparse attention rotates groups of keys by their first positions, "
+            "which a ladder knows of text alone; use --language-model-only"
+        )
     if vllm_config.model_config.is_encoder_decoder:
         raise UnsupportedError("model: has an encoder and a decoder; only decoders are supported")
     if parallel.enable_elastic_ep:
@@ -187,6 +195,11 @@ def check_engine(vllm_config: Any) -> RopeSettings:
             "model_impl: 'transformers': latent attention is verified in vLLM's own models only; allowed: auto, vllm"
         )
     return settings
+
+
+def is_qwen4(vllm_config: Any) -> bool:
+    """Whether the engine's model is one of :data:`QWEN4`."""
+    return bool(set(vllm_config.model_config.architectures) & QWEN4)
 
 
 def check_device(device_name: str) -> None:

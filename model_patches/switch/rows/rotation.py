@@ -25,6 +25,7 @@ class Rotation:
     marked: bool = False  # Whether the config decides that, by its mark in the layer's rope parameters.
     scaled: bool = False  # Whether the layer requests its own scaling.
     axes: tuple[int, ...] | None = None  # For M-RoPE, the axis of each pair; None if a token has one position.
+    behind: int = 0  # How many positions before its own a token's row is for.
 
     def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
         """Return the frequencies of each set, or of one plain set if the ladder does not apply."""

@@ -5,7 +5,7 @@ scaled by position, learned position embeddings, layers that do their own rotati
 number for its position.
 
 The forward has no requests, so it misses code that reads positions only if there is attention metadata. In vLLM 0.32 and
-0.33 only sparse indexers do that; ``unsupported.py`` refuses those that ``table_readers.py`` does not list.
+0.33 only sparse indexers do that; ``unsupported.py`` refuses those whose code was not read.
 """
 
 import sys
@@ -135,10 +135,14 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
     methods = [each.quant_method for each in model.modules() if isinstance(each, LinearBase | VocabParallelEmbedding)]
     experts = [each for each in model.modules() if isinstance(each, MoERunnerInterface)]
     attention = readers(model)
+    # Qwen 4's embeddings of token pairs and triples, which get no positions, want inputs that a state prepares.
+    embeddings = [(each, each.ple) for each in model.modules() if isinstance(getattr(each, "ple", None), nn.Module)]
     for method in methods:
         method.apply, method.embedding = _linear, _embedding
     for layer in attention:
         layer.forward = _attention
+    for layer, _ in embeddings:
+        layer.ple = None
     for each in experts:
         each.forward = lambda hidden_states, *_, **__: torch.zeros_like(hidden_states)
     try:
@@ -150,6 +154,8 @@ def _without_weights(model: nn.Module) -> Iterator[None]:
             vars(method).pop("embedding", None)
         for each in (*experts, *attention):
             del each.forward
+        for layer, ple in embeddings:
+            layer.ple = ple
 
 
 def _attention(positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ from ropeswitch.kernels.axis_rows import AxisRows
 from ropeswitch.kernels.fill_rows import ExactRows
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
+from ropeswitch.model_patches.switch.rows.group_rows import add_group_rotary
 from ropeswitch.model_patches.switch.rows.position_readers import give_positions
 from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary
 from ropeswitch.model_patches.switch.rows.rotation import Rotation
@@ -105,6 +106,9 @@ class RotationRows:
             sets = torch.zeros_like(sets)
         if self.rotation.axes is None and positions.dim() == 2:
             positions = positions[0]
+        if self.rotation.behind:
+            # Those of tokens before it are not read.
+            positions = (positions - self.rotation.behind).clamp(min=0)
         self._filler(self.rows, positions, sets, starts)
 
     def _by_token(self, fill: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Filler:
@@ -145,6 +149,7 @@ class StepRows:
             replace_rotary(text.model, text.text_config, self._settings, lambda rotation: self._rows_of(rotation).rows)
         elif text is not model:
             replace_plain_rotary(text, self._settings)
+        add_group_rotary(text)
         ours = [module for module in text.modules() if isinstance(module, LadderRotaryEmbedding)]
         stages = on_all_stages(({module.rotation for module in ours}, set(self.by_rotation)))
         rotations = {rotation for of_modules, _ in stages for rotation in of_modules}
