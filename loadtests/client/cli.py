@@ -165,13 +165,13 @@ def _check(test: Any) -> None:
 
 
 def finish(test: Any, store: Any, runs: Sequence[Any], drawn: bool) -> int:
-    """Write results and report, print the summary, and return the exit code."""
-    from ropeswitch.loadtests.report.summary import markdown
+    """Print the results, write them and the report, and return the exit code."""
+    from ropeswitch.loadtests.report.printed import text
 
     points = test.points(runs)
     results = test.results(points)
     try:
-        print(store.write("summary.md", markdown(results)).read_text(encoding="utf-8"), flush=True)
+        print(text(results), flush=True)
         if drawn:
             from ropeswitch.loadtests.report.page import html
 

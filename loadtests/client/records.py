@@ -118,7 +118,7 @@ class Store:
         if path.exists() and _is_complete(path):
             raise UsageError(f"--out {folder} has the results of a load test: use another folder, or remove it")
         found = {each.name for each in folder.iterdir() if not each.name.startswith(".")} if folder.exists() else set()
-        if found and not found & {REQUESTS, RESULTS, "summary.md"}:
+        if found and not found & {REQUESTS, RESULTS}:
             raise UsageError(f"--out {folder} is not empty and has no load test: use another folder")
         folder.mkdir(parents=True, exist_ok=True)
         self._requests: IO[str] | None = None

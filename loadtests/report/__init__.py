@@ -1,1 +1,1 @@
-"""Reports of a load test: an HTML page of tables and plots, and a Markdown summary for a pull request."""
+"""Reports of a load test: an HTML page of tables and plots, and plain text."""

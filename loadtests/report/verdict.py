@@ -1,4 +1,4 @@
-"""The verdict of a load test in words, for the report and for the summary."""
+"""The verdict of a load test in words, for the report and the terminal."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

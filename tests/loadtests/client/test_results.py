@@ -150,7 +150,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_test_is_started_over_and_kept_until_then(tmp_path: Path) -> None:
-    for name, text in (("results.json", '{"complete": false}'), ("summary.md", "s"), ("requests.jsonl", "old\n")):
+    for name, text in (("results.json", '{"complete": false}'), ("requests.jsonl", "old\n")):
         (tmp_path / name).write_text(text)
     for _ in range(2):  # a second start that ends before its first request loses nothing
         store = Store(tmp_path)
