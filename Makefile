@@ -134,7 +134,7 @@ $(DOCS): requirements/docs.lock $(STAMP)
 # engines, to the end. One thread each, because concurrent engines otherwise slow each other down. The long tests wait for servers
 # more often than they compute.
 WORKERS := 2
-test-full: WORKERS := 4
+test-full: WORKERS := 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
 # One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.

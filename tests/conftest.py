@@ -20,7 +20,7 @@ settings.load_profile("ropeswitch")
 # Files that take minutes in `make test-full`. They start first, so that none runs alone at the end.
 LONG = tuple(
     f"/test_{name}.py"
-    for name in "runners model_modes vllm_serve run context_parallel image odd_bodies start walls walk plugin".split()
+    for name in "runners model_modes vllm_serve run context_parallel image odd_bodies start plugin".split()
 )
 
 

@@ -88,5 +88,5 @@ def check_aborting(
     return aborted
 
 
-def check_batch(llm: LLM, reference: Oracle, lengths: list[int] = LENGTHS, max_tokens: int = 24) -> None:
+def check_batch(llm: LLM, reference: Oracle, lengths: list[int] = LENGTHS, max_tokens: int = 16) -> None:
     check(llm, reference, prompts(lengths), greedy(max_tokens))

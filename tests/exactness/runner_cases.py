@@ -58,8 +58,8 @@ def test_a_captured_graph_would_read_the_same_buffers(start: Start, phi3: Path, 
 
     runner.model.register_forward_pre_hook(replay, with_kwargs=True)
     check_batch(llm, phi3_reference)
-    # A prefill and 23 decodes at least.
-    assert len(replayed) >= 24
+    # A prefill and 15 decodes at least.
+    assert len(replayed) >= 16
 
 
 def test_v1_keeps_true_positions_and_dummy_runs_read_rows(start: Start, phi3: Path, phi3_reference: Reference) -> None:

@@ -42,7 +42,8 @@ def bodies(path: str, fields: set[str]) -> list[bytes]:
         json.dumps(mistakes.RIGHT[path] | {"model": MODEL} | more | {field: value}).encode()
         for field in sorted(fields | {"vllm_xargs", "tools"})
         for more in (BESIDE if field in DEPENDENT else BESIDE[:1])
-        for value in ODD
+        # The last two routes read their bodies as the chat's does.
+        for value in (ODD[::3] if path in ("/invocations", "/v1/chat/completions/batch") else ODD)
     ]
 
 
