@@ -1,14 +1,9 @@
-"""The scheduling benchmark: its workloads, its verdicts on made-up runs, and what it records of a real engine."""
-
-from collections.abc import Iterator
+"""The scheduling benchmark: its workloads, and its verdicts on made-up runs."""
 
 import pytest
 
-from ropeswitch.loadtests.bench import scheduled
-from ropeswitch.loadtests.bench.gpu_engine import write_config
 from ropeswitch.loadtests.bench.scheduled import SHORT, WORKLOADS, arrivals
-from ropeswitch.loadtests.bench.scheduling import OURS, Measured, answer, figures, parse, report
-from ropeswitch.loadtests.bench.sides import Side
+from ropeswitch.loadtests.bench.scheduling import Measured, answer, figures, report
 
 
 def test_first_tokens_are_pooled_and_the_rest_are_medians() -> None:
@@ -49,32 +44,3 @@ def test_a_workload_is_the_same_for_every_setting_and_scales_with_the_machine(na
     slower = arrivals(name, 8192, 10.0, seed=3)
     assert [each.at for each in slower] == pytest.approx([2 * each.at for each in found])
     assert [each.prompt for each in slower] == [each.prompt for each in found]
-
-
-@pytest.mark.parametrize("wrong", [["--prompt", "40000"], ["--rounds", "0"], ["--targets", "0.1", "0"]])
-def test_options_out_of_range_are_refused(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(wrong)
-    assert f"{wrong[0]}: " in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    write_config(folder, scheduled.SHAPE)
-    side = Side(scheduled.serve, str(folder), OURS)
-    yield side
-    side.stop()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", [*WORKLOADS, "alone"])
-def test_a_workload_is_answered_whole(side: Side, name: str) -> None:
-    result = side.ask({"name": name, "prompt": 1024, "alone": 0.2, "seed": 0})
-    if name == "alone":
-        assert (result["firsts"], result["tokens"], result["gap"]) == ([], 1025, 0.0)
-        return
-    wanted = arrivals(name, 1024, 0.2, seed=0)
-    assert len(result["firsts"]) == sum(each.prompt <= SHORT for each in wanted)
-    assert result["tokens"] == sum(each.prompt + each.output for each in wanted)
-    assert 0 < result["gap"] < result["seconds"] and 0 < result["long"] < result["seconds"]

@@ -20,7 +20,11 @@ from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding
 from ropeswitch.model_patches.switch.rows.rotation import Rotation
 from ropeswitch.model_patches.switch.rows.step_rows import StepRows
 
-HEADS, DIM, ROTARY, RATIO, BLOCK, WIDTH, EPSILON = 2, 16, 8, 4, 8, 64, 1e-6
+HEADS, DIM, ROTARY, RATIO, BLOCK, WIDTH = 2, 16, 8, 4, 8, 64
+TEXT = SimpleNamespace(
+    indexer_n_heads=HEADS, indexer_kv_heads=1, indexer_head_dim=DIM, indexer_budget=8, indexer_compress_ratio=RATIO,
+    rms_norm_eps=1e-6, hidden_size=3 * DIM,
+)  # fmt: skip
 SETS = (FactorSet("short", 16, (1.0, 1.0, 1.0, 1.0)), FactorSet("long", 64, (1.0, 2.0, 3.0, 4.0), scale=1.1))
 # Each step's requests and how many tokens they have in it; a group of four may begin steps before it ends.
 STEPS = ([(0, 10), (1, 7)], [(0, 1), (1, 6)], [(1, 1), (0, 5)])
@@ -33,18 +37,14 @@ def normed(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def reference(projected: Tensor, weights: tuple[Tensor, Tensor], each: FactorSet, monkeypatch: Any) -> list[Tensor]:
     """Return the queries ``[tokens, heads, dim]`` and keys of complete groups ``[groups, dim]`` of Transformers' indexer."""
-    names = {"hidden_size": 3 * DIM, "indexer_n_heads": HEADS, "indexer_kv_heads": 1, "indexer_head_dim": DIM}
-    names |= {"indexer_budget": 8, "indexer_compress_ratio": RATIO, "rms_norm_eps": EPSILON}
-    indexer = hugging_face.Qwen4ExpTextQSAIndexer(SimpleNamespace(**names), 0)
+    indexer = hugging_face.Qwen4ExpTextQSAIndexer(TEXT, 0)
     indexer.index_qk_proj = nn.Identity()
     for norm, weight in zip((indexer.q_layernorm, indexer.k_layernorm), weights, strict=True):
         norm.weight = nn.Parameter(weight.float())
     frequencies = 1 / (torch.tensor(each.factors) * 100 ** (torch.arange(0, ROTARY, 2) / ROTARY))
     angles = (torch.arange(len(projected))[:, None] * frequencies).repeat(1, 2)[None]
-    found, rotate = [], hugging_face.apply_rotary_pos_emb
-    monkeypatch.setattr(
-        hugging_face, "apply_rotary_pos_emb", lambda *a, **k: found.append(rotate(*a, **k)) or found[-1]
-    )
+    found, name, rotate = [], "apply_rotary_pos_emb", hugging_face.apply_rotary_pos_emb
+    monkeypatch.setattr(hugging_face, name, lambda *a, **k: found.append(rotate(*a, **k)) or found[-1])
     mask = torch.ones(len(projected), len(projected), dtype=torch.bool).tril()[None, None]
     indexer(projected.float()[None], (angles.cos() * each.scale, angles.sin() * each.scale), mask, None)
     monkeypatch.undo()
@@ -60,15 +60,11 @@ def build(mrope: bool) -> tuple[Any, StepRows, Any]:
         scheduler_config=SimpleNamespace(max_num_batched_tokens=WIDTH, max_num_seqs=4),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),
     )  # fmt: skip
-    text = SimpleNamespace(
-        indexer_n_heads=HEADS, indexer_kv_heads=1, indexer_head_dim=DIM, indexer_budget=8,
-        indexer_compress_ratio=RATIO, rms_norm_eps=EPSILON, hidden_size=3 * DIM,
-    )  # fmt: skip
     rotation = Rotation(100.0, ROTARY, axes=(0, 1, 2, 0) if mrope else None)
     model = nn.Module()
     # The attention's heads are larger than the indexer's.
     rotary = LadderRotaryEmbedding(2 * DIM, rotation, neox=True)
-    model.indexer = indexer_qsa.QSAIndexer(vllm_config=config, config=text, layer_id=0, rotary_emb=rotary, prefix="i")
+    model.indexer = indexer_qsa.QSAIndexer(vllm_config=config, config=TEXT, layer_id=0, rotary_emb=rotary, prefix="i")
     rows = StepRows(RopeSettings(FactorLadder(SETS), 100.0), WIDTH, WIDTH, torch.device("cpu"))
     rows.bind(model)
     return model.indexer, rows, config
@@ -101,33 +97,32 @@ def test_queries_and_groups_are_those_of_transformers(mrope: bool, monkeypatch: 
         cache.kv_cache = torch.zeros(8, spec.num_states, 1, cache.head_size, dtype=torch.bfloat16)
     builders = [qsa_cache.QSAMetadataBuilder(spec, ["i"], config, torch.device("cpu")) for spec in specs]
     tables = [torch.tensor([[3], [5]]), torch.tensor([[2, 6], [7, 1]])]
-    done, found = [0, 0], list[list[Tensor]]([[], []])
+    done, found = torch.tensor([0, 0]), list[list[Tensor]]([[], []])
     for step in STEPS:
         requests, counts = (torch.tensor(each) for each in zip(*step, strict=True))
-        ends = [done[request] + count for request, count in step]
-        positions = torch.cat([torch.arange(done[request], end) for (request, _), end in zip(step, ends, strict=True)])
+        firsts = done[requests]
+        done[requests] += counts
+        spans = [range(*span) for span in zip(firsts.tolist(), done[requests].tolist(), strict=True)]
+        positions = torch.tensor([position for span in spans for position in span])
         starts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).int()
-        tokens, lengths = len(positions), torch.tensor(ends, dtype=torch.int32)
+        tokens, lengths = len(positions), done[requests].int()
         rows.fill(positions.expand(3, -1) if mrope else positions, requests.numpy(), starts)
         forward = {}
         for cache, builder, table in zip(caches, builders, tables, strict=True):
             common = CommonAttentionMetadata(
-                starts, starts, lengths, len(step), tokens, int(counts.max()), max(ends), table[requests].int(),
+                starts, starts, lengths, len(step), tokens, int(counts.max()), int(lengths.max()), table[requests].int(),
                 torch.zeros(tokens, dtype=torch.int64),
             )  # fmt: skip
             forward[cache.prefix] = builder.build(0, common)
         monkeypatch.setattr(indexer_qsa, "get_forward_context", lambda now=forward: SimpleNamespace(attn_metadata=now))
-        given = torch.cat([projected[r][done[r] : end] for (r, _), end in zip(step, ends, strict=True)])
+        given = torch.cat([projected[request][span] for (request, _), span in zip(step, spans, strict=True)])
         numbers = rows.numbers[:tokens].expand(3, -1) if mrope else rows.numbers[:tokens]
         indexer(given, numbers, attn=SimpleNamespace(use_fused_qsa_prepare=False))
         for request, part in zip(requests.tolist(), torch.cat(queries).split(counts.tolist()), strict=True):
             found[request].append(part)
         queries.clear()
-        done = [max([done[r], *(end for (q, _), end in zip(step, ends, strict=True) if q == r)]) for r in (0, 1)]
     for request, (asked, keys) in enumerate(expected):
-        asked, other = asked[: done[request]], expected[1 - request]
-        cached = caches[1].kv_cache[tables[1][request], :, 0].flatten(0, 1)[: done[request] // RATIO].float()
-        assert len(cached) == (4, 3)[request]
-        torch.testing.assert_close(torch.cat(found[request]).float(), asked, atol=0.03, rtol=0)
+        cached = caches[1].kv_cache[tables[1][request], :, 0].flatten(0, 1)[: (4, 3)[request]].float()
+        torch.testing.assert_close(torch.cat(found[request]).float(), asked[: done[request]], atol=0.03, rtol=0)
         torch.testing.assert_close(cached, keys[: len(cached)], atol=0.03, rtol=0)
-        assert (cached - other[1][: len(cached)]).abs().max() > 0.5
+        assert (cached - expected[1 - request][1][: len(cached)]).abs().max() > 0.5
