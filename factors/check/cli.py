@@ -21,12 +21,8 @@ EXAMPLE = """examples:
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``check`` to the commands of ``factors``."""
-    parser = commands.add_parser(
-        "check",
-        help="report a factor file's shape and the angles unseen in training",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about, raw = "report a factor file's shape and the angles unseen in training", argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser("check", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     path = "factor file, config.json with longrope factors, or model folder with such a config.json"
     add("file", metavar="FILE", help=path)

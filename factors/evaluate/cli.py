@@ -31,12 +31,11 @@ DOCUMENTS, WINDOWS, TRIES = "10", "10", "10"
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command; ``func`` raises InputError for invalid input."""
-    parser = subparsers.add_parser(
-        "eval",
-        help="measure perplexity and pass-key retrieval with the factor sets of a model or server",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about, raw = (
+        "measure perplexity and pass-key retrieval with the factor sets of a model or server",
+        argparse.RawDescriptionHelpFormatter,
     )
+    parser = subparsers.add_parser("eval", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     add("target", metavar="MODEL|URL", help="model folder, or http(s) URL of an OpenAI-compatible server")
     tasks = "tasks to run: perplexity, passkey (default: passkey, and perplexity if --text is given)"

@@ -25,12 +25,11 @@ MOST_PAIRS = 999_999
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``rule`` to the commands of ``factors``."""
-    parser = commands.add_parser(
-        "rule",
-        help="make a factor file from a rule: pi, ntk, yarn, theta, longrope2 and others",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about, raw = (
+        "make a factor file from a rule: pi, ntk, yarn, theta, longrope2 and others",
+        argparse.RawDescriptionHelpFormatter,
     )
+    parser = commands.add_parser("rule", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="name of the rule; --list prints all of them")
     add("--list", action="store_true", help="print every rule with its formula, options and source")

@@ -70,6 +70,13 @@ PATCHES = (
         when="engine clients",
     ),
     Patch(
+        target="vllm.config.vllm.VllmConfig._limit_max_model_len_to_draft",
+        kind="wrapped",
+        file="model_patches/switch/engine/process_inputs.py",
+        tests="tests/exactness/test_runners.py",
+        when="engine clients",
+    ),
+    Patch(
         target=START,
         kind="wrapped",
         file="model_patches/scheduling/step_times.py",

@@ -31,9 +31,10 @@ from ropeswitch.model_patches.switch.config.settings import (
 from ropeswitch.model_patches.switch.config.text_config import overrides, text_config, with_overrides
 from ropeswitch.model_patches.switch.config.variables import SOURCES
 from ropeswitch.model_patches.switch.engine import patching
-from ropeswitch.model_patches.switch.engine.process_inputs import placing
+from ropeswitch.model_patches.switch.engine.process_inputs import LIMIT, keeping_length, placing
 from ropeswitch.model_patches.switch.kv import connectors
 from ropeswitch.model_patches.switch.models.unsupported import check_device, check_features, check_model, check_rotation
+from ropeswitch.model_patches.switch.releases import in_release
 
 # A child of vLLM's logger, to inherit its format and level.
 logger = logging.getLogger("vllm.ropeswitch")
@@ -67,6 +68,8 @@ def configure_from_key(engine_args: Any) -> None:
     settings = replace(settings, fills_in_limits=isinstance(engine_args, AsyncEngineArgs))
     configure(engine_args, settings, hf_config, device_name=current_platform.device_name)
     patching.replace("vllm.v1.engine.input_processor.InputProcessor.process_inputs", placing)
+    if in_release(LIMIT):
+        patching.replace(LIMIT, keeping_length)
 
 
 def settings_from_key(

@@ -35,6 +35,7 @@ LORA_CALLERS = (
 # Symbols that only one release has, or needs patched, and what only its patches rely on.
 ONLY = {
     "vllm.v1.core.kv_cache_utils.generate_lookahead_block_hash_extra_keys": "0.33.0",
+    "vllm.config.vllm.VllmConfig._limit_max_model_len_to_draft": "0.33.0",
     **dict.fromkeys((*LORA_PRODUCTS, *LORA_CALLERS), "0.32.0"),
 }
 

@@ -105,6 +105,7 @@ def test_the_plan_has_the_bytes_of_vllms_weights(
 def test_stock_s_defaults_are_upstream_s(monkeypatch: pytest.MonkeyPatch, gpu: str, name: str, gib: float) -> None:
     asked = {"get_device_total_memory": int(gib * GIB), "get_device_name": name, "is_tpu": False, "is_cpu": False}
     platform = SimpleNamespace(**{each: lambda value=value: value for each, value in asked.items()})
+    platform.is_device_capability = lambda _: False
     monkeypatch.setattr("vllm.engine.arg_utils.current_platform", platform)
     _, sequences = EngineArgs.get_batch_defaults(1)
     assert default_max_num_seqs(load()[gpu]) == sequences[UsageContext.OPENAI_API_SERVER]

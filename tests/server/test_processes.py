@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.exactness.preloaded import REPLICAS
 from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics.ladders import total, values
 from tests.server.observed import Log
 from tests.server.running import ENGINE, Server, running
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, REPLICAS]
 SECONDS = 30.0
 PROMPTS = {"model": MODEL, "prompt": ["a" * 20, "b" * 300], "max_tokens": 3, "ignore_eos": True}
 

@@ -12,7 +12,7 @@ when it can go: when the runner no longer passes row numbers to the model.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,17 +27,8 @@ ROTATE = f"{_QSA}.indexer_qsa.apply_qsa_rope"
 COMPRESS = f"{_QSA}.ops.qsa.qsa_compress_groups_with_ratio"
 
 
-@dataclass(frozen=True)
-class FirstPositions:
-    """The positions of the first tokens of a step's groups, as the indexer lays them out; it does nothing else with them."""
-
-    positions: torch.Tensor
-
-    def transpose(self, *axes: int) -> "FirstPositions":
-        return FirstPositions(self.positions.transpose(*axes))
-
-    def __getitem__(self, index: Any) -> "FirstPositions":
-        return FirstPositions(self.positions[index])
+class FirstPositions(torch.Tensor):
+    """The positions of the first tokens of a step's groups; so are its slices."""
 
 
 def add_group_rotary(model: nn.Module) -> None:
@@ -55,7 +46,7 @@ def telling_groups(upstream: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -
 
     def compress(*args: Any) -> tuple[torch.Tensor, FirstPositions]:
         pooled, first_positions = upstream(*args)
-        return pooled, FirstPositions(first_positions)
+        return pooled, first_positions.as_subclass(FirstPositions)
 
     return compress
 
@@ -63,10 +54,10 @@ def telling_groups(upstream: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -
 def rotating_by_rows(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Replace the function that rotates ``[tokens, heads, head_dim]`` by positions, for a ladder's rotary module."""
 
-    def rotate(rotary_emb: Any, positions: torch.Tensor | FirstPositions, tensor: torch.Tensor) -> torch.Tensor:
+    def rotate(rotary_emb: Any, positions: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         of_groups = isinstance(positions, FirstPositions)
         if not isinstance(rotary_emb, LadderRotaryEmbedding):
-            return upstream(rotary_emb, positions.positions if of_groups else positions, tensor)
+            return upstream(rotary_emb, positions.as_subclass(torch.Tensor), tensor)
         ours = rotary_emb.groups if of_groups else rotary_emb
         # A step's tokens have the row numbers from 0.
         numbers = torch.arange(len(tensor), device=tensor.device)
