@@ -18,10 +18,7 @@ settings.register_profile("ropeswitch", deadline=None)
 settings.load_profile("ropeswitch")
 
 # Files that take minutes in `make test-full`. They start first, so that none runs alone at the end.
-LONG = tuple(
-    f"/test_{name}.py"
-    for name in "runners model_modes vllm_serve run context_parallel image odd_bodies start plugin".split()
-)
+LONG = tuple(f"/test_{name}.py" for name in "runners model_modes run context_parallel image odd_bodies".split())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -40,12 +40,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class SetReport:
-    """Results for one set up to ``length`` tokens.
-
-    Attributes:
-        warnings: Unusual properties; none is an error.
-        equivalent_base: Base that has the same effect without factors, or None.
-    """
+    """Results for one set up to ``length`` tokens; ``equivalent_base`` has its effect without factors, if any has."""
 
     name: str
     length: int

@@ -40,9 +40,9 @@ def _bands(point: Figures) -> str:
 
 
 def _sides(point: Figures) -> list[str]:
-    late = (("median", "median_lateness_ms"), ("p99", "p99_lateness_ms"), ("max", "max_lateness_ms"))
+    late = {name: f"{name}_lateness_ms" for name in ("median", "p99", "max")}
     return [
-        f"{side}: sent late by {', '.join(f'{milliseconds(each.get(key))} ({name})' for name, key in late)}; "
+        f"{side}: sent late by {', '.join(f'{milliseconds(each.get(key))} ({name})' for name, key in late.items())}; "
         f"{each['crossings']:,} requests outgrew a factor set; {share(each.get('good_share'))} within all objectives"
         for side, each in sides(point)
     ]

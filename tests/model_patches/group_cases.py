@@ -62,8 +62,7 @@ def build(mrope: bool) -> tuple[Any, StepRows, Any]:
     )  # fmt: skip
     rotation = Rotation(100.0, ROTARY, axes=(0, 1, 2, 0) if mrope else None)
     model = nn.Module()
-    # The attention's heads are larger than the indexer's.
-    rotary = LadderRotaryEmbedding(2 * DIM, rotation, neox=True)
+    rotary = LadderRotaryEmbedding(2 * DIM, rotation, neox=True)  # The attention's heads are larger than the indexer's.
     model.indexer = indexer_qsa.QSAIndexer(vllm_config=config, config=TEXT, layer_id=0, rotary_emb=rotary, prefix="i")
     rows = StepRows(RopeSettings(FactorLadder(SETS), 100.0), WIDTH, WIDTH, torch.device("cpu"))
     rows.bind(model)
@@ -96,8 +95,8 @@ def test_queries_and_groups_are_those_of_transformers(mrope: bool, monkeypatch: 
     for cache, spec in zip(caches, specs, strict=True):
         cache.kv_cache = torch.zeros(8, spec.num_states, 1, cache.head_size, dtype=torch.bfloat16)
     builders = [qsa_cache.QSAMetadataBuilder(spec, ["i"], config, torch.device("cpu")) for spec in specs]
-    tables = [torch.tensor([[3], [5]]), torch.tensor([[2, 6], [7, 1]])]
-    done, found = torch.tensor([0, 0]), list[list[Tensor]]([[], []])
+    tables, done = [torch.tensor([[3], [5]]), torch.tensor([[2, 6], [7, 1]])], torch.tensor([0, 0])
+    found = list[list[Tensor]]([[], []])
     for step in STEPS:
         requests, counts = (torch.tensor(each) for each in zip(*step, strict=True))
         firsts = done[requests]

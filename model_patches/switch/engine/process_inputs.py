@@ -20,7 +20,6 @@ from ropeswitch.factors.errors import FieldError
 from ropeswitch.model_patches.switch.config.settings import FORCED_SET, PLACEMENT, settings_of
 from ropeswitch.model_patches.switch.placement import EngineLadder, Placement, asked_placement, extra_of, with_extra
 
-# With the V2 runner it lowers the target's length to that in a draft model's config.
 LIMIT = "vllm.config.vllm.VllmConfig._limit_max_model_len_to_draft"
 Upstream = Callable[..., Any]
 # The set that the current HTTP request's model name asks for (``MODEL@SET`` under plain ``vllm serve``), or None.
@@ -72,7 +71,7 @@ def placed(ladder: EngineLadder, params: Any, num_tokens: int, salt: str | None,
 
 
 def keeping_length(upstream: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Wrap :data:`LIMIT`: a draft model's own length does not end a ladder; ``check_tables`` looks at its angles."""
+    """Wrap :data:`LIMIT`, by which a draft model's length ends the V2 runner's; ``check_tables`` looks at its angles."""
 
     def limit(self: Any) -> None:
         if settings_of(self) is None:

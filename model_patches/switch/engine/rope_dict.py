@@ -57,8 +57,7 @@ class LadderRopeDict(dict[RopeKey, Any]):
 
 def _draft_module(key: RopeKey) -> DraftRotaryEmbedding | None:
     """Return a draft model's module, or None to use upstream's."""
-    config = get_current_vllm_config()
-    settings = settings_of(config)
+    settings = settings_of(config := get_current_vllm_config())
     # The indexer of Qwen 4's drafts reads upstream's table.
     if settings is None or is_qwen4(config):
         return None

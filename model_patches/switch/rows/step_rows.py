@@ -107,7 +107,6 @@ class RotationRows:
         if self.rotation.axes is None and positions.dim() == 2:
             positions = positions[0]
         if self.rotation.behind:
-            # Those of tokens before it are not read.
             positions = (positions - self.rotation.behind).clamp(min=0)
         self._filler(self.rows, positions, sets, starts)
 
