@@ -170,7 +170,8 @@ test-full: $(STAMP) ## Run all tests, including the long ones
 	@$(MAKE) --no-print-directory -j 3 $(VISION) $(NIXL) $(LMCACHE) $(PROMETHEUS) $(CHROMIUM) $(CLIENTS)
 	@echo "test-full: all tests except the million-token test"
 	@ALL_EXAMPLES=1 $(PYTEST) -m "not million" --ignore=tests/vision --ignore=tests/disaggregation --ignore=tests/lmcache $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 3 test-vision test-disaggregation test-lmcache)
+	@$(if $(ARGS),,$(VISION_PYTEST))
+	@$(if $(ARGS),,$(MAKE) --no-print-directory -j 2 test-disaggregation test-lmcache)
 
 test-container: ## Build and run the CPU image's file system as an ordinary user (needs mmdebstrap, crun, uidmap)
 	@$(PYTHON) tests/deploy/container.py build/container $(ARGS)
