@@ -16,19 +16,13 @@ from typing import Any
 from unittest.mock import patch
 
 import psutil
-import pytest
 import torch
 from prometheus_client import values
-
-from ropeswitch.model_patches.switch.releases import release
 
 PRELOAD = "tests.exactness.preload"
 # With it, ranks sleep in a collective until all are there. In vLLM's shared memory they spin, on cores that the others need.
 COLLECTIVES, GLOO = "ROPESWITCH_TEST_COLLECTIVES", "gloo"
 COMMUNICATOR = "vllm.distributed.device_communicators.cpu_communicator.CpuCommunicator"
-# Upstream's CPU worker, on vLLM 0.33.
-ONE_NODE = release() == "0.33.0" and not os.path.exists("/sys/devices/system/node/node1")
-REPLICAS = pytest.mark.skipif(ONE_NODE, reason="vLLM 0.33 wants a NUMA node for each replica on CPUs")
 USERS = ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor")
 
 

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.exactness.preloaded import REPLICAS
 from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics.ladders import total, values
 from tests.server.observed import Log
 from tests.server.running import ENGINE, Server, running
 
-pytestmark = [pytest.mark.full, REPLICAS]
+pytestmark = pytest.mark.full
 SECONDS = 30.0
 PROMPTS = {"model": MODEL, "prompt": ["a" * 20, "b" * 300], "max_tokens": 3, "ignore_eos": True}
 
@@ -20,7 +19,11 @@ PROMPTS = {"model": MODEL, "prompt": ["a" * 20, "b" * 300], "max_tokens": 3, "ig
 @pytest.fixture(scope="module")
 def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     flags = ["--served-model-name", MODEL, "--api-server-count", "2", "--data-parallel-size", "2"]
-    with running(tmp_path_factory.mktemp("processes"), str(checkpoint), *ENGINE, *flags) as started:
+    folder, nodes = tmp_path_factory.mktemp("processes"), {"VLLM_CPU_OMP_THREADS_BIND": "auto"}
+    # vLLM 0.33 wants a NUMA node for each replica on CPUs.
+    with running(
+        folder, str(checkpoint), *ENGINE, *flags, variables=nodes | {"VLLM_CPU_SIM_MULTI_NUMA": "1"}
+    ) as started:
         yield started
 
 
