@@ -31,10 +31,8 @@ DOCUMENTS, WINDOWS, TRIES = "10", "10", "10"
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     """Add the command; ``func`` raises InputError for invalid input."""
-    about, raw = (
-        "measure perplexity and pass-key retrieval with the factor sets of a model or server",
-        argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    about = "measure perplexity and pass-key retrieval with the factor sets of a model or server"
     parser = subparsers.add_parser("eval", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     add("target", metavar="MODEL|URL", help="model folder, or http(s) URL of an OpenAI-compatible server")

@@ -25,10 +25,8 @@ MOST_PAIRS = 999_999
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """Add ``rule`` to the commands of ``factors``."""
-    about, raw = (
-        "make a factor file from a rule: pi, ntk, yarn, theta, longrope2 and others",
-        argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    about = "make a factor file from a rule: pi, ntk, yarn, theta, longrope2 and others"
     parser = commands.add_parser("rule", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help="name of the rule; --list prints all of them")

@@ -7,6 +7,7 @@ from typing import Any
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.models.unsupported import check_engine, is_qwen4
+from ropeswitch.model_patches.switch.releases import in_release
 
 _done: set[tuple[str, Any]] = set()
 
@@ -41,6 +42,7 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     # Imported here because they load vLLM's models and runners, which importing this module should not.
     from ropeswitch.model_patches.switch.engine.initialize_model import TARGET as INITIALIZE_MODEL
     from ropeswitch.model_patches.switch.engine.initialize_model import check_loader, checking
+    from ropeswitch.model_patches.switch.engine.process_inputs import LIMIT, keeping_length
     from ropeswitch.model_patches.switch.engine.rope_dict import LadderRopeDict
     from ropeswitch.model_patches.switch.rows.group_rows import COMPRESS, ROTATE, rotating_by_rows, telling_groups
     from ropeswitch.model_patches.switch.rows.position_readers import METHODS, reading_true_positions
@@ -53,6 +55,8 @@ def patch_process(vllm_config: Any) -> RopeSettings:
     parts.call("prepare", settings.parts, vllm_config)
     replace("vllm.model_executor.layers.rotary_embedding._ROPE_DICT", LadderRopeDict)
     replace(INITIALIZE_MODEL, checking)
+    if in_release(LIMIT):
+        replace(LIMIT, keeping_length)
     if is_qwen4(vllm_config):
         replace(COMPRESS, telling_groups)
         replace(ROTATE, rotating_by_rows)
