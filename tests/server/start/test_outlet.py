@@ -53,8 +53,9 @@ def read(reader: int, end: bytes) -> bytes:
 def test_a_stalled_reader_blocks_no_writer_and_is_told_what_it_missed(stream: tuple[int, int]) -> None:
     reader, writer = stream
     made = pumped(writer)
-    count = write_until_dropped(made, writer)
-    *kept, last = read(reader, b"dropped").splitlines(keepends=True)
+    count, send = write_until_dropped(made, writer), made._send
+    made._send = lambda data: (made.put(b"late\n") if b"dropped" in data else None, send(data))
+    *kept, last, _ = read(reader, b"late\n").splitlines(keepends=True)
     dropped = count - len(kept)
     assert kept == [LINE] * len(kept) and json.loads(last) == {"dropped": dropped} and made.dropped.value == dropped
     long = b"x" * 100_000 + b"\n"
