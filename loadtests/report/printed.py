@@ -8,8 +8,7 @@ from ropeswitch.loadtests.report.reading import Figures, band_names, ratio, side
 from ropeswitch.loadtests.report.verdict import headline, stops, subject, tally
 from ropeswitch.loadtests.report.written import NONE, digits, milliseconds, share, times, whole
 
-# Heading, key and formatter.
-COLUMNS = (
+COLUMNS = (  # Heading, key and formatter.
     ("TTFT p50", "median_ttft_ms", milliseconds), ("TTFT p99", "p99_ttft_ms", milliseconds),
     ("ITL p50", "median_itl_ms", milliseconds), ("ITL p99", "p99_itl_ms", milliseconds),
     ("e2e p50", "median_e2el_ms", milliseconds), ("output tokens/s", "output_throughput", digits),
@@ -43,6 +42,7 @@ def _sides(point: Figures) -> list[str]:
     late = {name: f"{name}_lateness_ms" for name in ("median", "p99", "max")}
     return [
         f"{side}: sent late by {', '.join(f'{milliseconds(each.get(key))} ({name})' for name, key in late.items())}; "
-        f"{each['crossings']:,} requests outgrew a factor set; {share(each.get('good_share'))} within all objectives"
+        f"{each['crossings']:,} requests outgrew a factor set"
+        + (f"; {share(good)} within all objectives" if (good := each.get("good_share")) is not None else "")
         for side, each in sides(point)
     ]
