@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Upstream compiles what log-probabilities are counted with, at the first request for them. Torch reads this while it is
-# imported; servers are forked only where they have this process's value (tests/server/running.py). Started ones wait for
-# messages in sched_yield, beside NIXL's threads, and on some kernels that keeps a server from running for 30 s.
+# Upstream compiles what log-probabilities are counted with, at the first request for them.
 os.environ["TORCH_COMPILE_DISABLE"] = "1"
 
 from tests.disaggregation.servers import Pair, pair

@@ -14,7 +14,7 @@ from tests.server.running import running
 # One and a half sequences of the longest.
 CACHE = ["--kv-cache-memory-bytes", str(3 << 20)]
 CLIENTS = 12
-SECONDS = 60
+SECONDS = 25
 BODIES = tuple(
     asked(step, length, tokens)
     for step, length, tokens in ((1, 240, 200), (2, 500, 100), (3, 30, 300), (4, 900, 60), (5, 250, 20), (6, 100, 170))

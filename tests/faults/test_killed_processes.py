@@ -12,7 +12,7 @@ from tests.faults.conftest import FLAGS, MODEL
 from tests.passkey_tiny import SERVED
 from tests.server.asking import SECONDS, Asking, named, not_ready, processes, wait_until
 from tests.server.checkpoint import phi3_with_tokenizer
-from tests.server.running import ENGINE, PROGRAM, Server, running
+from tests.server.running import ENGINE, FORKED, PROGRAM, Server, running
 
 STREAM: dict[str, Any] = {"model": MODEL, "prompt": [5] * 20, "max_tokens": 1000, "ignore_eos": True, "stream": True}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 900, "ignore_eos": True}
@@ -56,7 +56,7 @@ def take_away(server: Server, name: str, clients: list[Asking]) -> list[str]:
 @pytest.mark.full
 @pytest.mark.parametrize("flags", [[], [*TWO, "--shutdown-timeout", "60"]], ids=["one", "two that drain"])
 def test_the_engine(tmp_path: Path, flags: list[str]) -> None:
-    with running(tmp_path, *SERVED, *FLAGS, *flags, command=None if flags else PROGRAM) as server:
+    with running(tmp_path, *SERVED, *FLAGS, *flags, command=FORKED if flags else PROGRAM) as server:
         clients = [Asking(server, STREAM) for _ in range(3)] + [Asking(server, CHAT, "/v1/chat/completions")]
         clients += [Asking(server, STREAM | {"stream": False})]
         endings = take_away(server, "EngineCore", clients)

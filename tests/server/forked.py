@@ -8,6 +8,7 @@ that a test process starts. The engine, its workers and further API servers are 
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import struct
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import setproctitle
+import torch
 
 from tests.exactness import preloaded
 
@@ -36,14 +38,15 @@ MOST_BYTES = 1 << 20
 
 
 class Forked(subprocess.Popen[bytes]):
-    """A forked ``ropeswitch`` in a session of its own, with the methods of a started one."""
+    """A forked command in a session of its own, whose module has a ``main``, with the methods of a started one."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> None:
         self.args = list(arguments)
         self.returncode: Any = None
         self._exit, given = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with given:
-            request = json.dumps({"arguments": self.args, "environment": dict(env), "folder": os.getcwd()})
+            asked = {"module": module, "arguments": self.args, "environment": dict(env), "folder": os.getcwd()}
+            request = json.dumps(asked)
             socket.send_fds(_parent()[0], [request.encode()], [output.fileno(), given.fileno()])
         self._exit.settimeout(START_SECONDS)
         self.pid = self._received()
@@ -117,22 +120,30 @@ def _fork_servers(requests: socket.socket) -> int:
         os._exit(0)
 
 
-def _serve(output: int, reply: int, arguments: list[str], environment: dict[str, str], folder: str) -> int:
+def _serve(
+    output: int, reply: int, module: str, arguments: list[str], environment: dict[str, str], folder: str
+) -> int:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard in (1, 2):
         os.dup2(output, standard)
     os.close(output)
     os.close(reply)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    cli = sys.modules["ropeswitch.server.cli"]
+    torch._dynamo.config.disable = environment.get("TORCH_COMPILE_DISABLE") == "1"
+    # What Python does with them as it starts, though everything is imported.
+    for added in environment.get("PYTHONPATH", "").split(os.pathsep):
+        if added not in known:
+            runpy.run_path(str(Path(added) / "sitecustomize.py"), run_name="sitecustomize")
+    cli = importlib.import_module(module)
     # What a start by ``-m`` has there: processes that multiprocessing starts read its name.
     sys.modules["__main__"] = cli
     sys.argv = [str(cli.__file__), *arguments]
     preloaded.fork_where_vllm_spawns()
-    return int(cli.main())
+    return int(cli.main() or 0)
 
 
 if __name__ == "__main__":

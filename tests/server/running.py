@@ -24,14 +24,13 @@ from tests.gpu.settings import MEMORY_SHARE
 from tests.server.forked import INHERITED, Forked
 
 # Not the installed script, which a checkout that is only laid out lacks (requirements/lay_out.py).
-PROGRAM = [sys.executable, "-m", "ropeswitch.server.cli"]
+FORKED = "ropeswitch.server.cli"
+PROGRAM = [sys.executable, "-m", FORKED]
 ENGINE = ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--kv-cache-memory-bytes", str(64 << 20)]
 # On a GPU an engine starts only where this share of its memory is free; the rest of a small one is for others.
 ENGINE += ["--gpu-memory-utilization", str(MEMORY_SHARE)]
 START_SECONDS = 400
 PATIENT = Path(__file__).with_name("patient")
-# Variables that take effect only before or during the imports, and their values for a forked server.
-IMPORTED = {name: os.environ.get(name) for name in ("PYTHONPATH", "TORCH_COMPILE_DISABLE")}
 
 
 def environment() -> dict[str, str]:
@@ -124,7 +123,7 @@ def running(
     *arguments: str,
     tls: ssl.SSLContext | None = None,
     variables: Mapping[str, str] | None = None,
-    command: Sequence[str] | None = None,
+    command: str | Sequence[str] = FORKED,
     ready: str = "/health/ready",
 ) -> Iterator[Server]:
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
@@ -133,9 +132,8 @@ def running(
         folder: Where its log goes.
         tls: See :class:`Server`.
         variables: What its environment has besides.
-        command: The program whose ``serve`` is started (default: ``ropeswitch``, forked from a process that has imported it,
-            or started where a variable would change the imports). Tests of signals, of start-up and its output, and of
-            processes pass ``PROGRAM``.
+        command: The program whose ``serve`` is started, or its module, which is forked from a process that has imported it.
+            Tests of start-up and its output, and of processes pass ``PROGRAM``.
         ready: The path that answers 200 once the server is ready.
     """
     port, log = free_port(), folder / "server.log"
@@ -150,18 +148,18 @@ def running(
 def started(
     arguments: Sequence[str],
     output: Any,
-    command: Sequence[str] | None = PROGRAM,
+    command: str | Sequence[str] = PROGRAM,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start ``ropeswitch``; end it at the end, and then whatever is left of the session that was started for it."""
     env = environment() | dict(variables or {})
     # On a GPU, importing the CPU's worker would change torch.
-    same = all(env.get(name) == value for name, value in IMPORTED.items())
-    if command is None and same and not torch.cuda.is_available():
-        process: subprocess.Popen[bytes] = Forked(arguments, env, output)
+    if isinstance(command, str) and not torch.cuda.is_available():
+        process: subprocess.Popen[bytes] = Forked(command, arguments, env, output)
     else:
+        program = [sys.executable, "-m", command] if isinstance(command, str) else command
         process = subprocess.Popen(
-            [*(command or PROGRAM), *arguments], env=patient(env), stdout=output, stderr=output, start_new_session=True
+            [*program, *arguments], env=patient(env), stdout=output, stderr=output, start_new_session=True
         )
     try:
         yield process

@@ -19,7 +19,7 @@ from ropeswitch.server.front.refusal import RefusedError
 from tests.passkey_tiny import SERVED
 from tests.server.asking import Asking, streaming
 from tests.server.front.parts import error_of, parts, server_parts
-from tests.server.running import PROGRAM, Answer, Server, running
+from tests.server.running import Answer, Server, running
 
 FLAGS = ["--enforce-eager", "--kv-cache-memory-bytes", str(1 << 30)]
 STREAM: dict[str, Any] = {"model": "passkey-tiny", "prompt": "The", "ignore_eos": True, "stream": True}
@@ -117,7 +117,7 @@ def reason(asking: Asking) -> str:
 @pytest.mark.full
 def test_it_drains(tmp_path: Path) -> None:
     """Probes, new requests and streams, before and after SIGTERM."""
-    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "120", command=PROGRAM) as server:
+    with running(tmp_path, *SERVED, *FLAGS, "--shutdown-timeout", "120") as server:
         assert [server.get(path).status for path in ("/health/live", "/health/ready", "/health")] == [200, 200, 200]
         clients = streaming(server, *[STREAM | {"max_tokens": 500}] * 6)
         server.process.send_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from ropeswitch.server.cli import main
 from tests.exactness import checkpoints
 from tests.exactness.checkpoints import ladder_file
 from tests.server.checkpoint import MAXIMUM
-from tests.server.running import ENGINE, PROGRAM, environment, running
+from tests.server.running import ENGINE, FORKED, START_SECONDS, running, started
 
 PAIRS = 16
 # What the user typed after `ropeswitch serve`, and parts of the answer. The fixture `files` has what the names stand for.
@@ -200,19 +199,20 @@ def test_overrides_that_may_not_be_the_model_s_are_named_with_a_way_out(
     assert message.startswith(expected[0]) and all(part in message for part in expected)
 
 
-def failed(code: int, *arguments: str) -> str:
+def failed(log: Path, code: int, *arguments: str) -> str:
     """The message of a server's own process that ends with this exit code."""
-    command = [*PROGRAM, "serve", *arguments, "--port", "0"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("ropeswitch: error: ")]
-    assert done.returncode == code and (code == 1 or "Traceback" not in done.stderr), done.stderr
+    with log.open("wb") as output, started(["serve", *arguments, "--port", "0"], output, FORKED) as process:
+        assert process.wait(START_SECONDS) == code, log.read_text()
+    printed = log.read_text()
+    [line] = [line for line in printed.splitlines() if line.startswith("ropeswitch: error: ")]
+    assert code == 1 or "Traceback" not in printed, printed
     return line.removeprefix("ropeswitch: error: ")
 
 
 @pytest.mark.full
 def test_a_cache_too_small_names_the_length_that_auto_takes(checkpoint: Path, tmp_path: Path) -> None:
     small = [str(checkpoint), *ENGINE, "--kv-cache-memory-bytes", "600000"]
-    message = failed(2, *small)
+    message = failed(tmp_path / "log", 2, *small)
     assert message.startswith("To serve at least one request") and f"({MAXIMUM})" in message
     largest = int(message.split("estimated maximum model length is ")[1].split(".")[0])
     with running(tmp_path, *small, "--max-model-len", "auto") as server:
@@ -227,5 +227,5 @@ def test_a_start_that_fails_ends_with_its_root_cause(checkpoint: Path, tmp_path:
     shutil.copytree(checkpoint, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    message = failed(1, str(tmp_path / "cut"), *ENGINE)
+    message = failed(tmp_path / "log", 1, str(tmp_path / "cut"), *ENGINE)
     assert message.startswith("the server did not start: SafetensorError: ")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.server.running import Server, running
 
 pytestmark = pytest.mark.full
 
-VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]
+VLLM = "vllm.entrypoints.cli.main"
 # The flags of docs/plugin.md's command, and float32, so that log-probabilities compare with Hugging Face's.
 ENGINE = ["--kv-cache-memory-bytes", "1G", "--enforce-eager", "--dtype", "float32"]
 LADDER = file.load(BUNDLED_FACTORS).ladder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import ENGINE, PROGRAM, running
+from tests.server.running import ENGINE, running
 
 ROOT = Path(__file__).resolve().parents[2]
 # The number only shrinks.
@@ -29,7 +29,7 @@ def trace(folder: Path) -> set[str]:
     (folder / "on").write_bytes(b"\0")
     variables = {"PYTHONPATH": str(Path(__file__).with_name("traced")), "ROPESWITCH_TEST_TRACE": str(folder)}
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
-    with running(folder, *ENGINE, "--max-model-len", "1024", command=PROGRAM, variables=variables) as server:
+    with running(folder, *ENGINE, "--max-model-len", "1024", variables=variables) as server:
         assert server.post("/v1/chat/completions", chat).status == 200
         with (folder / "on").open("r+b") as on:
             on.write(b"\1")

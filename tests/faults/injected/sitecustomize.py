@@ -1,13 +1,11 @@
 """On ``PYTHONPATH``: a server whose request fails inside, where one of the request's ``stop`` strings says so.
 
-A module is changed when it has been loaded, in whichever of the server's processes loads it.
+Executed in a forked server (``tests/server/forked.py``), whose further processes are forked from it.
 """
 
 import functools
-import importlib.abc
-import importlib.machinery
-import sys
-from types import MethodType, ModuleType
+import importlib
+from types import MethodType
 from typing import Any
 
 SECRET = "a secret of the server"
@@ -47,21 +45,12 @@ BROKEN = {
 }
 
 
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules as Python does, and has them changed when they are loaded."""
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in BROKEN:
-            return None
-        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
-        load, (owner, method, fault) = spec.loader.exec_module, BROKEN[name]
-
-        def load_and_break(module: ModuleType) -> None:
-            load(module)
-            break_method(getattr(module, owner), method, fault)
-
-        spec.loader.exec_module = load_and_break
-        return spec
+def _install() -> None:
+    """Change what has been loaded, in the process that the server's others are forked from."""
+    for name, (owner, method, fault) in BROKEN.items():
+        break_method(getattr(importlib.import_module(name), owner), method, fault)
 
 
-sys.meta_path.insert(0, Finder())
+if __name__ == "sitecustomize":
+    _install()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.server.asking import not_ready, streaming, wait_until
-from tests.server.running import PROGRAM, Server, free_port, running, started
+from tests.server.running import FORKED, PROGRAM, Server, free_port, running, started
 
 STREAM = {"model": "longrope-mini", "prompt": "The", "max_tokens": 100_000, "ignore_eos": True}
 
@@ -67,7 +67,7 @@ def test_the_bundled_model_from_the_first_line_to_the_last(tmp_path: Path) -> No
 
 @pytest.mark.full
 def test_a_second_ctrl_c_ends_the_wait_for_requests(tmp_path: Path) -> None:
-    with running(tmp_path, "--enforce-eager", command=PROGRAM) as server:
+    with running(tmp_path, "--enforce-eager") as server:
         before = len(wait_for_curl(server))
         [asking] = streaming(server, STREAM)
         interrupt(server)
@@ -88,7 +88,7 @@ def arguments(port: int) -> list[str]:
 def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    with started([*arguments(port := free_port()), "--verbose"], writer) as process:
+    with started([*arguments(port := free_port()), "--verbose"], os.fdopen(writer, "wb"), FORKED) as process:
         server = Server(f"http://127.0.0.1:{port}", tmp_path, process)
         wait_until(lambda: not not_ready(server), "ready", 200)
         for _ in range(400):
@@ -98,7 +98,6 @@ def test_requests_are_answered_while_nobody_reads_the_output(tmp_path: Path) -> 
         process.terminate()
         assert process.wait(60) == 0
     os.close(reader)
-    os.close(writer)
 
 
 @pytest.mark.full

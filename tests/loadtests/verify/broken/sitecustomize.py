@@ -1,24 +1,24 @@
 """On ``PYTHONPATH``: a server that rotates wrongly while the file that ``ROPESWITCH_TEST_BREAK`` names says how.
 
-A module of ours is changed when it has been loaded, in whichever of the server's processes loads it.
+Executed in a forked server (``tests/server/forked.py``), whose further processes are forked from it.
 """
 
-import importlib.abc
-import importlib.machinery
+import importlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-SWITCH = "ropeswitch.model_patches.switch"
-# On the path of started servers a module of this name makes them sleep where vLLM spins; this one is before it.
-os.sched_yield = lambda: __import__("time").sleep(1e-4)
 
 
 def broken(how: str) -> bool:
     return Path(os.environ["ROPESWITCH_TEST_BREAK"]).read_text() == how
+
+
+def everywhere(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Give the other function to all modules that have imported this one."""
+    for module in [each for each in sys.modules.values() if vars(each).get(function.__name__) is function]:
+        setattr(module, function.__name__, other)
 
 
 def rows(module: Any) -> None:
@@ -35,12 +35,12 @@ def rows(module: Any) -> None:
 def placement(module: Any) -> None:
     """Sets share cached blocks, or a set serves one token more than it may."""
     salt_of, place = module.salt_of, module.place
-    module.salt_of = lambda key, salt: salt_of("0" if broken("keys") else key, salt)
+    everywhere(salt_of, lambda key, salt: salt_of("0" if broken("keys") else key, salt))
 
     def late(ladder: Any, num_tokens: int, **kwargs: Any) -> Any:
         return place(ladder, num_tokens - broken("decision"), **kwargs)
 
-    module.place = late
+    everywhere(place, late)
 
 
 def scheduler(module: Any) -> None:
@@ -49,26 +49,5 @@ def scheduler(module: Any) -> None:
     module.LadderScheduler._end = lambda self, request: float("inf") if broken("crossing") else end(self, request)
 
 
-BREAKS: dict[str, Callable[[Any], None]] = {
-    f"{SWITCH}.rows.step_rows": rows, f"{SWITCH}.placement": placement, f"{SWITCH}.engine.scheduler": scheduler,
-}  # fmt: skip
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules as Python does, and has them changed when they are loaded."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name not in BREAKS:
-            return None
-        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-
-        def load_and_break(module: ModuleType) -> None:
-            load(module)
-            BREAKS[name](module)
-
-        spec.loader.exec_module = load_and_break
-        return spec
-
-
-sys.meta_path.insert(0, Finder())
+for change, name in ((rows, "rows.step_rows"), (placement, "placement"), (scheduler, "engine.scheduler")):
+    change(importlib.import_module(f"ropeswitch.model_patches.switch.{name}"))
