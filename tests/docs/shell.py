@@ -1,15 +1,17 @@
 """Runs commands of the pages in bash, and the one server at a time that they need."""
 
 import os
+import shlex
 import signal
 import subprocess
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
-from tests.server.running import Server, environment, free_port, patient
+from tests.server.forked import Forked
+from tests.server.running import FORKED, Server, environment, free_port, patient
 from tests.server.running import _wait as wait
 
 # No compiler, little memory.
@@ -17,8 +19,8 @@ FLAGS = "--enforce-eager --kv-cache-memory-bytes 1G"
 STOP_SECONDS = 60
 
 
-def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
-    """Start the commands in the folder, with the environment's programs first on the path."""
+def variables_in(folder: Path) -> dict[str, str]:
+    """An environment for the commands of a page, with its folder's programs first on the path."""
     path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
     # Without its cache, vLLM imports every model that it inspects in a process of its own, 40 s of a core for each server.
     cache = str(Path.home() / ".cache" / "vllm")
@@ -27,9 +29,14 @@ def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) 
     inherited = {
         key: value for key, value in environment().items() if key not in ("ARGS", "MAKEFLAGS", "MAKEOVERRIDES")
     }
+    return patient(inherited) | home
+
+
+def bash(text: str, folder: Path, variables: dict[str, str], output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    """Start the commands in the folder."""
     return subprocess.Popen(
         ["bash", "-c", f"set -euo pipefail\n{text}"],
-        cwd=folder, env=patient(inherited) | home | variables,
+        cwd=folder, env=variables_in(folder) | variables,
         stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
 
@@ -50,8 +57,12 @@ class Served:
         self.stop()
         self.port, self.output = free_port(), folder / "server.out"
         text = command if command.startswith("make ") else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
-        with self.output.open("wb") as output:
-            shell = bash(text, folder, {"PORT": str(self.port), **self.variables}, output)
+        words = shlex.split(text.replace("\\\n", " "))
+        with self.output.open("wb") as output, chdir(folder):
+            if Path(words[0]).name == "ropeswitch":
+                shell: subprocess.Popen[bytes] = Forked(FORKED, words[1:], variables_in(folder), output)
+            else:
+                shell = bash(text, folder, {"PORT": str(self.port), **self.variables}, output)
         self.server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
         try:
             wait(shell, self.server, "/health")
