@@ -137,9 +137,10 @@ WORKERS := 2
 test-full: WORKERS := 3
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LMCACHE_PYTEST := PYTHONPATH=$(CURDIR)/.lmcache $(BIN)/python -m pytest tests/lmcache
-# One process: servers that wait for a transfer do not sleep, and several pairs of them starve each other.
+# One process: every pair of servers has both cores.
 NIXL_PYTEST := OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.nixl $(BIN)/python -m pytest tests/disaggregation
-VISION_PYTEST = PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) tests/vision
+# Tests with images need nothing that a file's tests share.
+VISION_PYTEST = PYTHONPATH=$(CURDIR)/.vision:$(CURDIR)/tests/vision/ops $(PYTEST) --dist worksteal tests/vision
 
 # The bundled model is too small to gain from compilation, which takes a minute of start-up and needs a C++ compiler.
 SERVE_FLAGS := $(if $(MODEL),,--enforce-eager)

@@ -29,7 +29,7 @@ def reference(checkpoint: Path) -> Reference:
     return Reference.load(checkpoint)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def engines(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with pair(tmp_path_factory.mktemp("pair"), checkpoint) as started:
         yield started

@@ -1,6 +1,7 @@
 """A prefill server, a decode server and the proxy before them, and what the tests ask of them."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.disaggregation.proxy import prefill_body, proxying
-from tests.server.running import ENGINE, Answer, Server, free_port, running
+from tests.server.running import ENGINE, FORKED, PROGRAM, Answer, Server, free_port, running
 
 MODEL = "tiny"
 PATH = "/v1/completions"
 ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 # Seconds for which blocks are kept that nobody has fetched.
-LEASE = 30
+LEASE = 12
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,16 @@ def server(
     } | transfer
     folder.mkdir()
     arguments = [str(checkpoint), "--served-model-name", MODEL, *ENGINE, "--block-size", "32"]
+    # Python's path is for what has to be there before vLLM is imported.
+    command = PROGRAM if variables and "PYTHONPATH" in variables else FORKED
     with running(
-        folder, *arguments, "--kv-transfer-config", json.dumps(config), *flags,
+        folder, *arguments, "--kv-transfer-config", json.dumps(config), *flags, command=command,
         variables={
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
             # Threads of two engines on the same cores would wait for each other.
             "VLLM_CPU_OMP_THREADS_BIND": str(core),
+            "PYTHONPATH": os.pathsep.join((str(Path(__file__).with_name("calm")), os.environ["PYTHONPATH"])),
         } | (variables or {}),
     ) as started:  # fmt: skip
         yield started

@@ -120,9 +120,7 @@ def _fork_servers(requests: socket.socket) -> int:
         os._exit(0)
 
 
-def _serve(
-    output: int, reply: int, module: str, arguments: list[str], environment: dict[str, str], folder: str
-) -> int:
+def _serve(output: int, reply: int, module: str, arguments: list[str], environment: dict[str, str], folder: str) -> int:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard in (1, 2):

@@ -29,7 +29,7 @@ def test_every_shipped_workload_has_exact_lengths_on_a_real_server(target: Serve
     for name, scale in scaled.items():
         folder = tmp_path / name
         folder.mkdir()
-        timed = ["--requests", "8"] if name in ("sessions", "million") else ["--rate", "2", "--seconds", "6"]
+        timed = ["--requests", "8"] if name in ("sessions", "million") else ["--rate", "3", "--seconds", "4"]
         flags = ["--text", "village", "--scale", scale, "--longest", "1000", *timed]
         flags += ["--assert", "failed==0", "--assert", "miscounted==0", "--assert", "completed>4"]
         assert loadtest(folder, name, target.url, *flags) == 0, name

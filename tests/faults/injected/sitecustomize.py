@@ -45,7 +45,6 @@ BROKEN = {
 }
 
 
-
 def _install() -> None:
     """Change what has been loaded, in the process that the server's others are forked from."""
     for name, (owner, method, fault) in BROKEN.items():
