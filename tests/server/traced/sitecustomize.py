@@ -1,4 +1,4 @@
-"""On ``PYTHONPATH`` of a started server: every process lists the files whose functions it calls while a test traces it.
+"""Executed in a forked server: every process lists the files whose functions it calls while a test traces it.
 
 The test sets the first byte of the folder's file ``on``; each process writes to a file named by its ID.
 """
