@@ -58,11 +58,12 @@ class Served:
         self.port, self.output = free_port(), folder / "server.out"
         text = command if command.startswith("make ") else f"{command} --host 127.0.0.1 --port {self.port} {FLAGS}"
         words = shlex.split(text.replace("\\\n", " "))
+        variables = {"PORT": str(self.port), **self.variables}
         with self.output.open("wb") as output, chdir(folder):
             if Path(words[0]).name == "ropeswitch":
-                shell: subprocess.Popen[bytes] = Forked(FORKED, words[1:], variables_in(folder), output)
+                shell: subprocess.Popen[bytes] = Forked(FORKED, words[1:], variables_in(folder) | variables, output)
             else:
-                shell = bash(text, folder, {"PORT": str(self.port), **self.variables}, output)
+                shell = bash(text, folder, variables, output)
         self.server = Server(f"http://127.0.0.1:{self.port}", self.output, shell)
         try:
             wait(shell, self.server, "/health")

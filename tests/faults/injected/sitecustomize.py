@@ -1,7 +1,4 @@
-"""On ``PYTHONPATH``: a server whose request fails inside, where one of the request's ``stop`` strings says so.
-
-Executed in a forked server (``tests/server/forked.py``), whose further processes are forked from it.
-"""
+"""Executed in a forked server: its request fails inside, where one of the ``stop`` strings says so."""
 
 import functools
 import importlib
