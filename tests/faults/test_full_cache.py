@@ -1,4 +1,4 @@
-"""A KV cache that is full for half a minute: requests wait and are computed again, and every answer is the one it is alone."""
+"""A KV cache that is full for half a minute: requests wait and are recomputed, and every answer is the one it is alone."""
 
 import time
 from pathlib import Path
