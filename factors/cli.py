@@ -116,7 +116,8 @@ def _show(args: argparse.Namespace) -> int:
     for each in content.ladder.sets:
         rising = "yes" if all(before <= after for before, after in pairwise(each.factors)) else "no"
         ends = (f"{min(each.factors):.6g}", f"{max(each.factors):.6g}", rising, f"{each.scale:.6g}")
-        rows.append((each.name, f"{first} to {each.max_length}", str(len(each.factors)), *ends, str(each.start_tokens)))
+        name = f"{each.name}, by layer" if each.layers else each.name
+        rows.append((name, f"{first} to {each.max_length}", str(len(each.factors)), *ends, str(each.start_tokens)))
         first = each.max_length + 1
     print(table(rows))
     return 0

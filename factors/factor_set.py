@@ -4,8 +4,8 @@ A LongRoPE model has one list of rescale factors per length (LongRoPE, arXiv:240
 the data and the selection rule; it reads no files and imports no engine.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ropeswitch.factors.errors import FactorError as FactorError
@@ -15,6 +15,14 @@ from ropeswitch.factors.quoted import quoted
 
 SET_HEADER = "x-rope-factor-set"
 """Response header that lists the sets in which a request's prompts started."""
+
+
+@dataclass(frozen=True)
+class LayerFactors:
+    """The factors and the scale of one layer, as those of :class:`FactorSet`."""
+
+    factors: tuple[float, ...]
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class FactorSet:
         start_tokens: Positions below it keep the unscaled angles, i.e. factor 1 (the paper's n-hat).
         softmax_scale: Additional multiplier of attention logits, as with DeepSeek's ``mscale_all_dim``. None if the set
             does not specify one; a model whose config has ``mscale_all_dim`` rejects such a set.
+        layers: For a set by layer, one entry for each decoder layer, which replaces ``factors`` and ``scale`` there; draft
+            models use those. Empty for a set that is the same in all layers.
     """
 
     name: str
@@ -37,6 +47,18 @@ class FactorSet:
     scale: float = 1.0
     start_tokens: int = 0
     softmax_scale: float | None = None
+    layers: tuple[LayerFactors, ...] = ()
+
+    @property
+    def rotates(self) -> tuple[Any, ...]:
+        """What it rotates with: sets that agree in it are the same."""
+        return self.factors, self.scale, self.start_tokens, tuple((each.factors, each.scale) for each in self.layers)
+
+    def of_layer(self, layer: int | None) -> "FactorSet":
+        """Return the set as one layer rotates with it; None stands for what is not a layer."""
+        if layer is None or not self.layers:
+            return replace(self, layers=())
+        return replace(self, layers=(), **vars(self.layers[layer]))
 
 
 @dataclass(frozen=True)
@@ -54,6 +76,11 @@ class FactorLadder:
     def rotary_dim(self) -> int:
         """Rotated values per head: two per factor."""
         return 2 * len(self.sets[0].factors)
+
+    @property
+    def layers(self) -> int:
+        """The number of layers with factors of their own; 0 if every set is the same in all layers."""
+        return max(len(each.layers) for each in self.sets)
 
     @property
     def scales_softmax(self) -> bool:
@@ -85,7 +112,7 @@ class FactorLadder:
     def to_json(self) -> list[dict[str, Any]]:
         """Return the ladder as plain JSON values, the inverse of :meth:`checked`."""
         return [
-            {key: value for key, value in (asdict(s) | {"factors": list(s.factors)}).items() if value is not None}
+            {key: value for key, value in (asdict(s) | {"factors": list(s.factors)}).items() if value not in (None, ())}
             for s in self.sets
         ]
 
@@ -107,6 +134,11 @@ class FactorLadder:
             if len(after.factors) != len(before.factors):
                 raise FactorError(
                     f"sets[{index}].factors: {len(after.factors)} factors, but sets[0] has {len(ladder.sets[0].factors)}"
+                )
+        for index, each in enumerate(ladder.sets):
+            if each.layers and len(each.layers) != ladder.layers:
+                raise FactorError(
+                    f"sets[{index}].layers: {len(each.layers)} layers, but another set has {ladder.layers}"
                 )
         if len(set(ladder.names)) != len(ladder.sets):
             raise FactorError(f"sets: names must be unique, found {quoted(list(ladder.names))}")
@@ -133,19 +165,33 @@ def _checked_set(index: int, values: Mapping[str, Any]) -> FactorSet:
         raise FactorError(f"{where}.name: {len(name)} characters, at most 64 are allowed")
     max_length = whole_value(f"{where}.max_length", values["max_length"], least=1)
     start_tokens = whole_value(f"{where}.start_tokens", values.get("start_tokens", 0), least=0)
+    softmax_scale = values.get("softmax_scale")
+    if "softmax_scale" in values:
+        softmax_scale = _positive(f"{where}.softmax_scale", softmax_scale, 1e3)
+    own = _checked_factors(where, values)
+    return FactorSet(name, max_length, *own, start_tokens, softmax_scale, tuple(_layers(where, values, len(own[0]))))
+
+
+def _checked_factors(where: str, values: Mapping[str, Any]) -> tuple[tuple[float, ...], float]:
     factors = values["factors"]
     if not isinstance(factors, list | tuple) or not factors:
         raise FactorError(f"{where}.factors: must be a list of at least one number, found {quoted(factors)}")
-    return FactorSet(
-        name=name,
-        max_length=max_length,
-        factors=tuple(_positive(f"{where}.factors[{i}]", factor, 1e9) for i, factor in enumerate(factors)),
-        scale=_positive(f"{where}.scale", values.get("scale", 1.0), 1e3),
-        start_tokens=start_tokens,
-        softmax_scale=_positive(f"{where}.softmax_scale", values["softmax_scale"], 1e3)
-        if "softmax_scale" in values
-        else None,
-    )
+    checked = tuple(_positive(f"{where}.factors[{i}]", factor, 1e9) for i, factor in enumerate(factors))
+    return checked, _positive(f"{where}.scale", values.get("scale", 1.0), 1e3)
+
+
+def _layers(where: str, values: Mapping[str, Any], pairs: int) -> Iterator[LayerFactors]:
+    layers = values.get("layers", ())
+    if not isinstance(layers, list | tuple) or ("layers" in values and not layers):
+        raise FactorError(f"{where}.layers: must be a list of an object for each layer, found {quoted(layers)}")
+    for index, each in enumerate(layers):
+        inside = f"{where}.layers[{index}]"
+        if not isinstance(each, Mapping) or not {"factors"} <= set(each) <= {"factors", "scale"}:
+            raise FactorError(f"{inside}: must be an object with factors, and a scale or none, found {quoted(each)}")
+        made = LayerFactors(*_checked_factors(inside, each))
+        if len(made.factors) != pairs:
+            raise FactorError(f"{inside}.factors: {len(made.factors)} factors, but the set has {pairs}")
+        yield made
 
 
 def _positive(field: str, value: Any, limit: float) -> float:

@@ -46,9 +46,12 @@ def ladder_from_csv(
     """
     multiplier = _scale(scale, original_length, max(each.max_length for each in sets))
     common = {"scale": multiplier, "start_tokens": start_tokens}
-    values = [
-        {"name": each.name, "max_length": each.max_length, "factors": read_csv(each.path)} | common for each in sets
-    ]
+    values = []
+    for each in sets:
+        first, *others = rows = read_csv(each.path)
+        layers = [{"factors": row, "scale": multiplier} for row in rows] if set(others) - {first} else []
+        own = {"name": each.name, "max_length": each.max_length, "factors": first}
+        values.append(own | common | ({"layers": layers} if layers else {}))
     try:
         return FactorLadder.checked(values)
     except FactorError as error:
@@ -56,10 +59,10 @@ def ladder_from_csv(
         raise FactorError(f"{error} ({order})") from error
 
 
-def read_csv(path: str | Path) -> tuple[float, ...]:
-    """Read the factors of one CSV file: one per line, or one row per layer.
+def read_csv(path: str | Path) -> list[tuple[float, ...]]:
+    """Read the factors of one CSV file, ``[layers, factors]``: a row per layer, or one layer with a factor per line.
 
-    Rows must be equal, because one ladder serves all layers; a FactorError names the file, line and value.
+    A FactorError names the file, line and value.
     """
     try:
         return _factors(read_text(path))
@@ -87,19 +90,11 @@ def ladder_file_from_config(path: str | Path) -> LadderFile:
     return LadderFile(ladder, theta)
 
 
-def _factors(text: str) -> tuple[float, ...]:
-    rows = [(number, _row(number, line)) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+def _factors(text: str) -> list[tuple[float, ...]]:
+    rows = [_row(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not rows:
         raise FactorError("contains no factors")
-    if all(len(row) == 1 for _, row in rows):
-        return tuple(row[0] for _, row in rows)
-    first_number, first = rows[0]
-    for number, row in rows[1:]:
-        if row != first:
-            raise FactorError(
-                f"line {number}: differs from line {first_number}; lines are layers, and factors must be the same in all"
-            )
-    return first
+    return [tuple(row[0] for row in rows)] if all(len(row) == 1 for row in rows) else rows
 
 
 def _row(number: int, line: str) -> tuple[float, ...]:

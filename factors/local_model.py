@@ -3,7 +3,7 @@
 Angles are exact at every length, as on the server (`ropeswitch.kernels.angles`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ class LocalModel:
     def hidden(self, ids: torch.Tensor, factor_set: FactorSet) -> torch.Tensor:
         """Return last hidden states ``[rows, n, hidden]`` of int64 ids ``[rows, n]``."""
         self.check_set(factor_set)
-        with rotated(self.model.base_model, self.rope.theta, factor_set):
+        with rotated(self.model.base_model, SetRotary(self.rope.theta, factor_set)):
             return self.model.base_model(input_ids=ids.to(self.model.device), use_cache=False).last_hidden_state
 
     @torch.no_grad()
@@ -137,7 +137,7 @@ class LocalModel:
         self.check_set(factor_set)
         head, base = self.model.get_output_embeddings(), self.model.base_model
         out = torch.empty(len(ids), new_tokens, dtype=torch.int64)
-        with rotated(base, self.rope.theta, factor_set):
+        with rotated(base, SetRotary(self.rope.theta, factor_set)):
             state, cache = ids.to(self.model.device), None
             for step in range(new_tokens):
                 made = base(input_ids=state, past_key_values=cache, use_cache=True)
@@ -150,10 +150,14 @@ class LocalModel:
         return out
 
     def check_set(self, factor_set: FactorSet) -> None:
-        """Refuse a set with another number of factors, or with a softmax scale."""
+        """Refuse a set with another number of factors or layers, or with a softmax scale."""
         if len(factor_set.factors) != self.rope.pairs:
             raise FactorError(
                 f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rope.pairs} rotary pairs"
+            )
+        if factor_set.layers and len(factor_set.layers) != len(getattr(self.model.base_model, "layers", ())):
+            raise FactorError(
+                f"set {factor_set.name!r}: {len(factor_set.layers)} layers, which the model does not have"
             )
         if factor_set.softmax_scale not in (None, 1.0):
             raise FactorError(
@@ -181,29 +185,65 @@ def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tup
     return cos, sin
 
 
-class SetRotary(nn.Module):
-    """Replaces a model's rotary embedding."""
+CosSin = tuple[torch.Tensor, torch.Tensor]
+
+
+class LayersRotary(nn.Module):
+    """Replaces a model's rotary embedding; ``layers`` is how many layers rotate differently, 1 if all rotate alike."""
+
+    layers: int
+
+    def tables(self, layer: int, positions: torch.Tensor) -> CosSin:
+        """Return cos and sin of a layer, ``[n, pairs]``, at int64 positions ``[n]``."""
+        raise NotImplementedError
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> CosSin:
+        """Return cos and sin of the first layer ``[1, n, 2 * pairs]`` with equal halves, in the dtype of ``x``.
+
+        Every row has the positions of the first. ``made`` then has those of all layers.
+        """
+        of_layers = (self.tables(layer, position_ids[0]) for layer in range(self.layers))
+        self.made = [
+            (torch.cat((cos, cos), -1)[None].to(x), torch.cat((sin, sin), -1)[None].to(x)) for cos, sin in of_layers
+        ]
+        return self.made[0]
+
+
+class SetRotary(LayersRotary):
+    """Rotates with a factor set."""
 
     def __init__(self, theta: float, factor_set: FactorSet) -> None:
         super().__init__()
-        self.theta, self.factor_set = theta, factor_set
+        self.theta, self.factor_set, self.layers = theta, factor_set, len(factor_set.layers) or 1
 
     @torch.no_grad()
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and sin ``[1, n, 2 * pairs]`` with equal halves, in the dtype and on the device of ``x``.
-
-        Every row has the positions of the first.
-        """
-        cos, sin = cos_sin(self.theta, self.factor_set, position_ids[0].cpu())
-        return torch.cat((cos, cos), -1)[None].to(x), torch.cat((sin, sin), -1)[None].to(x)
+    def tables(self, layer: int, positions: torch.Tensor) -> CosSin:
+        return cos_sin(self.theta, self.factor_set.of_layer(layer), positions.cpu())
 
 
 @contextmanager
-def rotated(base_model: nn.Module, theta: float, factor_set: FactorSet) -> Iterator[None]:
-    """Rotate ``base_model`` (the module that owns ``rotary_emb``) with the given set inside the block."""
-    own = base_model.rotary_emb
-    base_model.rotary_emb = SetRotary(theta, factor_set)
+def rotated(base_model: Any, rotary: LayersRotary) -> Iterator[None]:
+    """Rotate ``base_model``, which owns ``rotary_emb`` and, for sets by layer, ``layers``, by ``rotary`` inside the block.
+
+    FactorError for a set by layer where the layers are not given cos and sin.
+    """
+    own, base_model.rotary_emb = base_model.rotary_emb, rotary
+
+    def giving(layer: int) -> Callable[..., Any]:
+        def give(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+            if "position_embeddings" not in kwargs:
+                raise FactorError(
+                    f"layers: {type(module).__name__} gets no cos and sin, so layers cannot rotate differently"
+                )
+            return args, kwargs | {"position_embeddings": rotary.made[layer]}
+
+        return give
+
+    layers = base_model.layers if rotary.layers > 1 else ()
+    hooks = [layer.register_forward_pre_hook(giving(at), with_kwargs=True) for at, layer in enumerate(layers)]
     try:
         yield
     finally:
         base_model.rotary_emb = own
+        for hook in hooks:
+            hook.remove()

@@ -47,14 +47,14 @@ class AxisRows:
         """Write ``rows[:tokens]`` in place.
 
         Args:
-            rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
+            rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer; or ``[layers, >= tokens, rotary_dim]``.
             positions: ``[axes, tokens]`` int64 true positions, or ``[tokens]`` where they are the same on every axis.
-            set_indices: ``[tokens]`` int64 factor set of each token's sequence.
+            set_indices: ``[tokens]`` int64 factor set of each token's sequence; or ``[layers, tokens]``.
         """
         places = positions[:, None] if positions.dim() == 1 else positions.index_select(0, self._axes).T
-        early = places < self._start_tokens[set_indices, None]
+        early = places < self._start_tokens[set_indices][..., None]
         inverse = torch.where(early, self._unscaled, self._inverse[set_indices])
         angles = places.to(inverse.dtype) * inverse
-        scales, pairs = self._scales[set_indices, None], len(self._axes)
-        rows[: len(places), :pairs] = angles.cos().float() * scales
-        rows[: len(places), pairs:] = angles.sin().float() * scales
+        scales, pairs = self._scales[set_indices][..., None], len(self._axes)
+        rows[..., : len(places), :pairs] = angles.cos().float() * scales
+        rows[..., : len(places), pairs:] = angles.sin().float() * scales

@@ -29,15 +29,15 @@ class ExactRows:
         """Write ``rows[:tokens]`` in place.
 
         Args:
-            rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
+            rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer; or ``[layers, >= tokens, rotary_dim]``.
             positions: ``[tokens]`` int64 true positions, each below the tables' end.
-            set_indices: ``[tokens]`` int64 factor set of each token's sequence.
+            set_indices: ``[tokens]`` int64 factor set of each token's sequence; or ``[layers, tokens]``.
         """
         chosen, count, pairs = set_indices, len(positions), self._fine.shape[1]
         if self._start_tokens is not None:
             chosen = torch.where(positions < self._start_tokens[chosen], len(self._scales), chosen)
-        angles = self._coarse.index_select(0, (positions >> FINE_BITS) + chosen * self._coarse_rows)
-        angles *= self._fine.index_select(0, (positions & (FINE - 1)) + chosen * FINE)
-        scales = self._scales[set_indices, None]
-        torch.mul(angles.real, scales, out=rows[:count, :pairs])
-        torch.mul(angles.imag, scales, out=rows[:count, pairs:])
+        angles = self._coarse.index_select(0, ((positions >> FINE_BITS) + chosen * self._coarse_rows).flatten())
+        angles *= self._fine.index_select(0, ((positions & (FINE - 1)) + chosen * FINE).flatten())
+        angles, scales = angles.view(*chosen.shape, pairs), self._scales[set_indices][..., None]
+        torch.mul(angles.real, scales, out=rows[..., :count, :pairs])
+        torch.mul(angles.imag, scales, out=rows[..., :count, pairs:])

@@ -48,15 +48,16 @@ class DeviceTables:
 
 # Arguments that change between steps, or with the tables, must not recompile the kernel while requests wait.
 @triton.jit(
-    do_not_specialize=["requests", "halvings", "coarse_rows", "sets"],
+    do_not_specialize=["requests", "halvings", "coarse_rows", "sets", "sets_of_layer", "values_of_layer"],
     do_not_specialize_on_alignment=["positions", "query_start_loc"],
 )
 def fill_rows_kernel(  # type: ignore[no-untyped-def]
     rows, positions, request_sets, query_start_loc, requests, halvings,
-    coarse_table, fine_table, coarse_rows, scales, start_tokens, sets,
+    coarse_table, fine_table, coarse_rows, scales, start_tokens, sets, sets_of_layer, values_of_layer,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TOKENS_BLOCK: tl.constexpr, FINE_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the rows of ``TOKENS_BLOCK`` tokens per program."""
+    """Fill the rows of ``TOKENS_BLOCK`` tokens of a layer per program."""
+    layer = tl.program_id(1).to(tl.int64)
     token = tl.program_id(0) * TOKENS_BLOCK + tl.arange(0, TOKENS_BLOCK)
     live = token < tl.load(query_start_loc + requests)
     # Find the last request that starts at or before the token: request ``low`` does, request ``high`` starts after it.
@@ -67,7 +68,7 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
         started = tl.load(query_start_loc + middle) <= token
         low = tl.where(started, middle, low)
         high = tl.where(started, high, middle)
-    chosen = tl.load(request_sets + low, mask=live, other=0).to(tl.int64)
+    chosen = tl.load(request_sets + low, mask=live, other=0).to(tl.int64) + layer * sets_of_layer
     position = tl.load(positions + token, mask=live, other=0)
     scale = tl.load(scales + chosen, mask=live, other=0.0)
     start = tl.load(start_tokens + chosen, mask=live, other=0)
@@ -80,7 +81,7 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
     sin = tl.load(coarse_table + coarse[:, None] + PAIRS + pair, mask=mask, other=0.0)
     fine_cos = tl.load(fine_table + fine[:, None] + pair, mask=mask, other=0.0)
     fine_sin = tl.load(fine_table + fine[:, None] + PAIRS + pair, mask=mask, other=0.0)
-    row = rows + token.to(tl.int64)[:, None] * (2 * PAIRS) + pair
+    row = rows + layer * values_of_layer + token.to(tl.int64)[:, None] * (2 * PAIRS) + pair
     tl.store(row, (cos * fine_cos - sin * fine_sin) * scale[:, None], mask=mask)
     tl.store(row + PAIRS, (cos * fine_sin + sin * fine_cos) * scale[:, None], mask=mask)
 
@@ -93,30 +94,32 @@ def fill_rows_triton(
     All tensors are on one device and contiguous. Allocates nothing and reads nothing back.
 
     Args:
-        rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer.
+        rows: ``[>= tokens, rotary_dim]`` float32, the step's persistent buffer; or ``[layers, >= tokens, rotary_dim]``.
         positions: ``[tokens]`` int64 true positions, each below the tables' end; padding after the last request is not read.
         request_sets: ``[requests]`` int32 or int64 factor set of each request of the batch.
         query_start_loc: ``[>= requests + 1]`` int32 first token of each request, then the end.
-        tables: Angles of every set.
+        tables: Angles of every set; of every set of the first layer, then of the second, and so on.
 
     Raises:
         TypeError, ValueError: If a dtype, device or shape differs from the above.
         RuntimeError: If tensors are on a CPU outside Triton's interpreter.
     """
     tokens, requests, rotary_dim = len(positions), len(request_sets), tables.fine.shape[1]
+    layers = rows.shape[:-2].numel()
     check(
         fill_rows_kernel,
         tables.fine.device,
-        ("rows", rows, (torch.float32,), (max(tokens, len(rows)), rotary_dim)),
+        ("rows", rows, (torch.float32,), (*rows.shape[:-2], max(tokens, rows.shape[-2]), rotary_dim)),
         ("positions", positions, (torch.int64,), (tokens,)),
         ("request_sets", request_sets, (torch.int32, torch.int64), (requests,)),
         ("query_start_loc", query_start_loc, (torch.int32,), (max(requests + 1, len(query_start_loc)),)),
     )
     if tokens == 0 or requests == 0:
         return
-    fill_rows_kernel[(-(-tokens // TOKENS),)](
+    fill_rows_kernel[(-(-tokens // TOKENS), layers)](
         rows, positions, request_sets, query_start_loc, requests, (requests - 1).bit_length(),
         tables.coarse, tables.fine, tables.coarse_rows, tables.scales, tables.start_tokens, len(tables.scales),
+        len(tables.scales) // layers, rows.shape[-2] * rotary_dim,
         PAIRS=rotary_dim // 2, PAIRS_BLOCK=power_of_2(rotary_dim // 2), TOKENS_BLOCK=TOKENS, FINE_BITS=FINE_BITS,
         enable_fp_fusion=FUSED,
     )  # fmt: skip

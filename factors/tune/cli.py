@@ -51,7 +51,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--candidates", metavar="FILE", help=given)
     add("--documents", default="8", metavar="N", help="documents to choose by, and others to confirm by (default: 8)")
     add("--tries", default="20", metavar="N", help="pass keys of the chosen set and of the automatic one (default: 20)")
-    add("--steps", default="8", metavar="N", help="most steps of learning by gradient; 0 for none (default: 8)")
+    add("--steps", default="3", metavar="N", help="most steps of learning by gradient; 0 for none (default: 3)")
+    add("--by-layer", action="store_true", help="also learn factors for each layer")
     add("--seed", default="0", metavar="N", help="which documents are for what (default: 0)")
     add(
         "--dtype",
@@ -121,7 +122,7 @@ def _tuned(args: argparse.Namespace) -> int:
         raise FactorError(f"--rungs: {args.rungs!r} must be above {native.max_length} and at most {longest}")
     # Each of the ladder's own rungs is compared with what replaces it.
     own = {each.max_length for each in automatic.sets[1:] if each.max_length < longest}
-    settings = Settings(tuple(sorted({*chosen, *own, longest})), **counts)
+    settings = Settings(tuple(sorted({*chosen, *own, longest})), **counts, by_layer=args.by_layer)
     texts = Texts(corpus, model, settings.seed)
     check_texts(texts, settings)
     task = {"format": FORMAT, "model": fingerprint(args.model), "text": corpus.digest, "dtype": args.dtype}

@@ -81,27 +81,28 @@ class Measurer:
     passed: Callable[[int], None]
 
     def losses(self, factor_set: FactorSet, documents: Sequence[torch.Tensor]) -> Losses:
-        """Return the losses of a set on whole documents."""
-        values, found = [factor_set.factors, factor_set.scale, factor_set.start_tokens], []
+        """Return the losses of a set on whole documents; infinity where a token's is not finite."""
+        found = []
         for ids in documents:
-            found.append(self.kept.get(digest([values, ids.tolist()]), partial(self._losses, factor_set, ids)))
+            of = digest([factor_set.rotates, ids.tolist()])
+            found.append(self.kept.get(of, partial(self._losses, factor_set, ids)) or [math.inf, math.inf])
             self.passed(len(ids))
         beyond, whole = zip(*found, strict=True)
         return Losses(beyond, whole)
 
-    def _losses(self, factor_set: FactorSet, ids: torch.Tensor) -> list[float]:
+    def _losses(self, factor_set: FactorSet, ids: torch.Tensor) -> list[float] | None:
         losses = self.model.losses(ids[None], factor_set)[0].double()
         means = [float(losses[self.window - 1 :].mean()), float(losses.mean())]
-        if not all(map(math.isfinite, means)):
-            raise FactorError(f"set {factor_set.name!r}: a loss is not finite; use another --dtype")
-        return means
+        return means if all(map(math.isfinite, means)) else None
 
     def keys(self, factor_set: FactorSet, length: int, tries: int) -> int:
         """Return how many of ``tries`` pass keys a set finds in prompts of about ``length`` tokens."""
-        values, found = [factor_set.factors, factor_set.scale, factor_set.start_tokens], 0
+        found = 0
         for number in range(tries):
             question = self.texts.question(length, number)
-            found += self.kept.get(digest([values, question.text]), partial(self._finds, factor_set, question))
+            found += self.kept.get(
+                digest([factor_set.rotates, question.text]), partial(self._finds, factor_set, question)
+            )
             self.passed(length)
         return found
 

@@ -1,19 +1,21 @@
 """Chooses the set of every rung, from the longest to the shortest, and makes the ladder."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
+from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.evaluate.statistics import paired_ratio
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.rules.lengths import length_name
-from ropeswitch.factors.tune.learn import TOGETHER, learn
+from ropeswitch.factors.tune.learn import SIZES, learn
 from ropeswitch.factors.tune.measure import CHOOSE, CONFIRM, LEARN, STOP, Losses, Measurer, Texts
-from ropeswitch.factors.tune.shelf import AUTO, LEARNED, Candidate, automatic_set, shelf
+from ropeswitch.factors.tune.shelf import BY_LAYER, LEARNED, Candidate, automatic_set, shelf
 
 # A candidate this much worse than the best on each of the first documents, in nats, is not measured on the others.
 LOST = 0.01
@@ -22,13 +24,17 @@ FEW = 2
 
 @dataclass(frozen=True)
 class Settings:
-    """Lengths of the rungs; the most documents to choose and to confirm by; pass keys; the most steps to learn; the seed."""
+    """Lengths of the rungs; the most documents to choose and to confirm by; pass keys; the most steps to learn; the seed.
+
+    ``by_layer``: whether to learn a list of factors for each layer too.
+    """
 
     rungs: tuple[int, ...]
     documents: int
     tries: int
     steps: int
     seed: int
+    by_layer: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,14 +123,15 @@ class Tuner:
         asked = self._settings
         candidates = len(shelf(self._model.rope, self._automatic, length, given=self._given)) + 2
         choosing = candidates * (FEW + asked.documents) + 2 * (asked.documents + asked.tries)
-        return length * (choosing + asked.steps * (3 * TOGETHER + max(2, asked.documents // 2)))
+        learning = 3 * asked.documents + len(SIZES) * max(2, asked.documents // 2)
+        return length * (choosing + (1 + asked.by_layer) * asked.steps * learning)
 
     def _rung(self, length: int, following: FactorSet | None) -> Rung:
-        own = Candidate(AUTO, automatic_set(self._automatic, length)).values
+        own = automatic_set(self._automatic, length).rotates
         found, lost = self._measured(
             length, shelf(self._model.rope, self._automatic, length, following, self._given), own
         )
-        automatic = next(each for each in found if each.values == own)
+        automatic = next(each for each in found if each.factor_set.rotates == own)
         compared = tuple(_compared(each.source, found[each].beyond, found[automatic].beyond) for each in found)
         chosen = _simplest(found)
         confirmed, refuted = self._confirm(chosen, automatic, length), None
@@ -141,13 +148,18 @@ class Tuner:
         few = {each: self._measure.losses(each.factor_set, documents[:FEW]).beyond for each in candidates}
         best = min(few.values(), key=sum)
         lost = {each for each, losses in few.items() if all(a > b + LOST for a, b in zip(losses, best, strict=True))}
-        lost = {each for each in lost if each.values != own}
+        lost = {each for each in lost if each.factor_set.rotates != own}
         found = {each: self._measure.losses(each.factor_set, documents) for each in candidates if each not in lost}
-        if self._settings.steps:
-            learned = self._learn(min(found, key=lambda each: sum(found[each].beyond)).factor_set, length)
-            if learned.values not in [each.values for each in found]:
+        endless = {each for each, losses in found.items() if math.inf in losses.beyond}
+        if any(each.factor_set.rotates == own for each in endless):
+            raise FactorError(f"--ladder: the loss of its set for {length} tokens is not finite; use another --dtype")
+        found = {each: losses for each, losses in found.items() if each not in endless}
+        for layers in (1, self._layers)[: 1 + self._settings.by_layer] if self._settings.steps else ():
+            start = min(found, key=lambda each: (bool(each.factor_set.layers) > (layers > 1), sum(found[each].beyond)))
+            learned = self._learn(start.factor_set, length, layers)
+            if learned.factor_set.rotates not in [each.factor_set.rotates for each in found]:
                 found[learned] = self._measure.losses(learned.factor_set, documents)
-        return found, tuple(each.source for each in candidates if each in lost)
+        return found, tuple(each.source for each in candidates if each in lost | endless)
 
     def _confirm(self, chosen: Candidate, automatic: Candidate, length: int) -> Confirmed:
         documents = self._texts.of(CONFIRM, length, self._settings.documents)
@@ -156,7 +168,11 @@ class Tuner:
         beyond = _compared(chosen.source, ours.beyond, theirs.beyond)
         return Confirmed(beyond, _compared(chosen.source, ours.all, theirs.all), len(documents), *keys)
 
-    def _learn(self, start: FactorSet, length: int) -> Candidate:
+    @property
+    def _layers(self) -> int:
+        return len(self._model.model.base_model.layers)
+
+    def _learn(self, start: FactorSet, length: int, layers: int) -> Candidate:
         asked = self._settings
         stop = self._texts.of(STOP, length, max(2, asked.documents // 2))
         documents = self._texts.of(LEARN, length, asked.documents)
@@ -164,8 +180,9 @@ class Tuner:
         def judge(made: FactorSet) -> float:
             return sum(self._measure.losses(made, stop).beyond)
 
-        best = learn(self._model, start, documents, self._window, asked.steps, judge, self._kept, self._bar.update)
-        return Candidate(LEARNED, best)
+        passed = self._bar.update
+        best = learn(self._model, start, layers, documents, self._window, asked.steps, judge, self._kept, passed)
+        return Candidate(BY_LAYER if layers > 1 else LEARNED, best)
 
 
 def _compared(source: str, ours: Sequence[float], theirs: Sequence[float]) -> Compared:

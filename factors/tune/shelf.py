@@ -10,8 +10,10 @@ from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.rules.make import AS_PUBLISHED, attention_scale, factors_of
 from ropeswitch.factors.rules.rope import Rope
 
-# The set of the next longer rung, that of the model's window, and the automatic ladder's.
-NEXT, NATIVE, AUTO, LEARNED = "next", "native", "auto", "learned"
+# The set of the next longer rung, that of the model's window, the automatic ladder's, and what is learned.
+NEXT, NATIVE, AUTO, LEARNED, BY_LAYER = "next", "native", "auto", "learned", "learned by layer"
+# YaRN's other ramps, narrower and wider, and its own without rounding.
+YARN_OPTIONS = {"beta 16": Options(beta=16.0), "alpha 2": Options(alpha=2.0), "untruncated": Options(truncate=False)}
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,6 @@ class Candidate:
 
     source: str
     factor_set: FactorSet
-
-    @property
-    def values(self) -> tuple[tuple[float, ...], float, int]:
-        """What rotates: candidates that agree in it are the same."""
-        return self.factor_set.factors, self.factor_set.scale, self.factor_set.start_tokens
 
 
 def automatic_set(automatic: FactorLadder, length: int) -> FactorSet:
@@ -52,14 +49,17 @@ def shelf(
     if native.factors == (1.0,) * rope.pairs and native.scale == 1.0:
         rope = replace(rope, original_length=native.max_length)
         target = Target(length, length / native.max_length)
-        for rule in RULES:
+        tried = [(rule.name, rule, Options()) for rule in RULES]
+        yarn = next(each for each in RULES if each.name == "yarn")
+        tried += [(f"yarn, {name}", yarn, options) for name, options in YARN_OPTIONS.items()]
+        for name, rule, options in tried:
             for attention in (AS_PUBLISHED, "none"):
-                factors = factors_of(rule, rope, target, Options())
+                factors = factors_of(rule, rope, target, options)
                 scale = attention_scale(rule, attention, target.scale, native.max_length)
-                source = rule.name if attention == AS_PUBLISHED else f"{rule.name}, scale 1"
+                source = name if attention == AS_PUBLISHED else f"{name}, scale 1"
                 found.append((source, replace(native, factors=factors, scale=scale)))
     different: dict[object, Candidate] = {}
     for source, made in found:
         candidate = Candidate(source, replace(made, name=length_name(length), max_length=length))
-        different.setdefault(candidate.values, candidate)
+        different.setdefault(made.rotates, candidate)
     return list(different.values())

@@ -38,12 +38,14 @@ def check_kernels(step_rows: StepRows, model: nn.Module, settings: RopeSettings)
 
 
 def _fill_and_check(step_rows: StepRows, rotation: Rotation, settings: RopeSettings) -> None:
-    sets, rows = rotation.sets(settings), step_rows.by_rotation[rotation].rows
-    for index, entry in enumerate(sets):
-        places = sample_positions(step_rows.max_model_len, entry.start_tokens)[: len(rows)]
-        ends = torch.tensor([0, len(places)], dtype=torch.int32, device=rows.device)
-        step_rows.fill(torch.tensor(places, device=rows.device), np.array([index]), ends)
-        check_rows(rows[: len(places)], places, index, rotation.theta, sets)
+    of_rotation = step_rows.by_rotation[rotation].rows
+    for layer, rows in enumerate(of_rotation.view(-1, *of_rotation.shape[-2:])):
+        sets = rotation.sets(settings, layer)
+        for index, entry in enumerate(sets):
+            places = sample_positions(step_rows.max_model_len, entry.start_tokens)[: len(rows)]
+            ends = torch.tensor([0, len(places)], dtype=torch.int32, device=rows.device)
+            step_rows.fill(torch.tensor(places, device=rows.device), np.array([index]), ends)
+            check_rows(rows[: len(places)], places, index, rotation.theta, sets)
 
 
 def _rotate_and_check(step_rows: StepRows, module: LadderRotaryEmbedding, *, with_triton: bool) -> None:

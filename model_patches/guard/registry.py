@@ -1,4 +1,4 @@
-"""Compares the upstream symbols of ``records.py`` with their fingerprints."""
+"""Compares the upstream symbols of ``patches.toml`` with their fingerprints."""
 
 from collections.abc import Sequence
 from typing import Any

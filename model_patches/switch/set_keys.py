@@ -16,9 +16,10 @@ def set_keys(settings: RopeSettings) -> tuple[str, ...]:
     Softmax scales other than 1 are included: they change a layer's output, and so the next layer's cached keys.
     """
     return tuple(
-        _digest([settings.theta, settings.angles, each.factors, each.scale, each.start_tokens, softmax])
+        _digest([settings.theta, settings.angles, each.factors, each.scale, each.start_tokens, softmax, *layers])
         for each in settings.ladder.sets
         for softmax in [None if each.softmax_scale == 1 else each.softmax_scale]
+        for layers in [[(layer.factors, layer.scale) for layer in each.layers]]
     )
 
 

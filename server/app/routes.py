@@ -25,6 +25,7 @@ class FactorSetInfo(BaseModel):
         description="Additional factor of attention logits; null if the model's softmax scale is unchanged."
     )
     num_factors: int = Field(description="One factor per rotary frequency.")
+    num_layers: int = Field(description="Layers with factors of their own; 0 if all layers rotate alike.")
     factor: float | None = Field(description="Extension ratio to the native window; null for listed factors.")
     source: str = Field(description="Origin of its length, factors and scale.")
 
@@ -54,8 +55,9 @@ def rope_info(settings: RopeSettings, model: Any) -> RopeInfo:
     """Return the response of ``/v1/rope`` for an engine with these settings and ``vllm.config.ModelConfig``."""
     sets = [
         FactorSetInfo(
-            **{name: value for name, value in vars(each).items() if name != "factors"},
+            **{name: value for name, value in vars(each).items() if name not in ("factors", "layers")},
             num_factors=len(each.factors),
+            num_layers=len(each.layers),
             factor=None if origin is None else origin.factor,
             source="" if origin is None else origin.source,
         )

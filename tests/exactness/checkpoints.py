@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, Phi3Config, Phi3ForCausalLM, PreTrainedModel
 
+from ropeswitch.factors.factor_set import FactorLadder, LayerFactors
 from tests.exactness.as_transformers import uncompiled
 
 VOCAB = 384
@@ -21,6 +23,15 @@ SHAPE: dict[str, Any] = {
 def factors(pairs: int, smallest: float, largest: float) -> list[float]:
     """Geometric factors from ``smallest`` at the highest frequency to ``largest`` at the lowest."""
     return [smallest * (largest / smallest) ** (i / max(pairs - 1, 1)) for i in range(pairs)]
+
+
+def by_layer(ladder: FactorLadder) -> FactorLadder:
+    """A ladder of four sets with other factors and scales in each of two layers of the second and the fourth."""
+    pairs, sets = len(ladder.sets[0].factors), list(ladder.sets)
+    one, other = (LayerFactors(tuple(factors(pairs, 0.9 + 0.2 * at, 3.0 + 5 * at)), 1.1 - 0.2 * at) for at in (0, 1))
+    for index, layers in ((1, (one, other)), (3, (other, one))):
+        sets[index] = replace(sets[index], layers=layers)
+    return FactorLadder(tuple(sets))
 
 
 def longrope(pairs: int, window: int = 64) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel
 
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet, LayerFactors
 from tests.exactness.as_transformers import never_compiled, uncompiled
 
 # Where the reference's two best tokens are closer than this, either counts (in log-probability).
@@ -105,26 +106,41 @@ class Reference(Oracle):
 
 
 class ForcedAngles:
-    """Replaces a rotary module's forward by float64 angles of one set while it is active."""
+    """Replaces a rotary module's forward by float64 angles of one set, by layer if it has layers, while it is active."""
 
     def __init__(self, model: torch.nn.Module, factor_set: FactorSet) -> None:
         self.rotary = model.get_submodule("model.rotary_emb")
+        self.layers = model.get_submodule("model.layers") if factor_set.layers else ()
         self.factor_set = factor_set
         self.original: Callable[..., tuple[torch.Tensor, torch.Tensor]] = self.rotary.forward
+        self.hooks: list[Any] = []
 
     def __enter__(self) -> None:
         self.rotary.forward = self._forward  # type: ignore[method-assign]
+        for layer, own in zip(self.layers, self.factor_set.layers, strict=True):  # type: ignore[arg-type]
+            hook = partial(self._of_layer, own)
+            self.hooks.append(layer.self_attn.register_forward_pre_hook(hook, with_kwargs=True))
 
     def __exit__(self, *_: object) -> None:
         self.rotary.forward = self.original  # type: ignore[method-assign]
+        for hook in self.hooks:
+            hook.remove()
 
-    def _forward(self, values: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        factors = torch.tensor(self.factor_set.factors, dtype=torch.float64)
+    def _of_layer(self, own: LayerFactors, _: object, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        cos, _ = kwargs["position_embeddings"]
+        places = torch.arange(cos.shape[1])[None]
+        return args, kwargs | {"position_embeddings": self._forward(cos, places, own)}
+
+    def _forward(
+        self, values: torch.Tensor, position_ids: torch.Tensor, own: FactorSet | LayerFactors | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        own = own or self.factor_set
+        factors = torch.tensor(own.factors, dtype=torch.float64)
         theta = self.rotary.config.rope_parameters["rope_theta"]  # type: ignore[union-attr]
         unscaled = theta ** -(torch.arange(len(factors), dtype=torch.float64) / len(factors))
         positions = position_ids[0].double()
         early = positions < self.factor_set.start_tokens
         angles = positions[:, None] * torch.where(early[:, None], unscaled, unscaled / factors)
         both = torch.cat((angles, angles), dim=-1)[None]
-        scale = self.factor_set.scale
+        scale = own.scale
         return (both.cos() * scale).to(values.dtype), (both.sin() * scale).to(values.dtype)

@@ -50,6 +50,15 @@ def test_start_tokens(start: Start, llama: Path, start_tokens: int) -> None:
     check_batch(start(llama, sets), Reference.load(llama, sets), [20, 31, 63, 64, 97, 130], max_tokens=12)
 
 
+@pytest.mark.parametrize("eager", [True, pytest.param(False, marks=pytest.mark.full, id="compiled")])
+def test_sets_by_layer(start: Start, llama: Path, eager: bool) -> None:
+    """Crossed from a set without layers into one with layers and on, chunked, with a cold and a warm prefix cache."""
+    sets = checkpoints.by_layer(ladder(16, start_tokens=3))
+    llm = start(llama, sets, enforce_eager=eager, enable_prefix_caching=True, max_num_batched_tokens=48)
+    for _ in range(2):
+        check_batch(llm, Reference.load(llama, sets), [30, 32, 33, 64, 65, 90, 96, 97, 200, 10], max_tokens=40)
+
+
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,

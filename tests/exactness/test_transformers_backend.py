@@ -11,7 +11,7 @@ import transformers
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 from ropeswitch.model_patches.switch.config.settings import UnsupportedError
-from tests.exactness import checkpoints, test_bfloat16, test_features
+from tests.exactness import checkpoints, test_bfloat16, test_features, test_ladders
 from tests.exactness.auto_cases import AUTO, CHUNKED, PLAIN, WINDOW, check_twice, yarn_sets
 from tests.exactness.batches import Start, full_but
 from tests.exactness.checkpoints import SHAPE
@@ -112,3 +112,9 @@ def test_a_model_that_reads_positions_itself_is_refused(
     folder = checkpoints.llama(tmp_path)
     with pytest.raises(UnsupportedError, match=r"scaled_by_position reads positions outside a rotary module"):
         start(folder, AUTO, model_impl="transformers", **CHUNKED)
+
+
+def test_sets_by_layer_are_refused(start: Start, llama: Path) -> None:
+    sets = checkpoints.by_layer(test_ladders.ladder(16))
+    with pytest.raises(UnsupportedError, match="model_impl: 'transformers' rotates all layers alike"):
+        start(llama, sets, model_impl="transformers")

@@ -87,6 +87,12 @@ def changed(path: list[str | int], value: Any) -> str:
         (changed(["sets", 0, "factor"], [1]), r"sets\[0\]\.factor: unknown field"),
         (changed(["sets", 0, "max_length"], 512), r"sets\[1\]\.max_length: 512 must exceed 512"),
         (changed(["sets", 0, "name"], "long"), "names must be unique"),
+        (
+            changed(["sets", 0, "layers"], []),
+            r"sets\[0\]\.layers: must be a list of an object for each layer, found \[\]",
+        ),
+        (changed(["sets", 0, "layers"], [{"scale": 1}]), r"sets\[0\]\.layers\[0\]: must be an object with factors"),
+        (changed(["sets", 0, "layers"], [{"factors": [1, 2]}]), r"layers\[0\]\.factors: 2 factors, but the set has 3"),
     ],
 )
 def test_wrong_content_is_refused(tmp_path: Path, text: str, message: str) -> None:

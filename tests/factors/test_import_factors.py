@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, LayerFactors
 from ropeswitch.factors.import_factors import CsvSet, ladder_file_from_config, ladder_from_csv, read_csv
 from tests.factors.strategies import positive
 
@@ -40,12 +40,12 @@ def imported(*sets: CsvSet, **changes: Any) -> FactorLadder:
 @given(st.lists(positive, min_size=2, max_size=70), st.integers(min_value=1, max_value=3))
 def test_any_list_is_read_exactly(tmp_path_factory: pytest.TempPathFactory, factors: list[float], layers: int) -> None:
     folder = tmp_path_factory.getbasetemp()
-    assert read_csv(write(folder, "\n".join(map(repr, factors)))) == tuple(factors)
-    assert read_csv(write(folder, (",".join(map(repr, factors)) + "\n") * layers)) == tuple(factors)
+    assert read_csv(write(folder, "\n".join(map(repr, factors)))) == [tuple(factors)]
+    assert read_csv(write(folder, (",".join(map(repr, factors)) + "\n") * layers)) == [tuple(factors)] * layers
 
 
 def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
-    assert read_csv(write(tmp_path, " 1.5e+00 , 2 ,.5\r\n\r\n1.5,2.0,0.5\r\n\r\n")) == (1.5, 2.0, 0.5)
+    assert read_csv(write(tmp_path, " 1.5e+00 , 2 ,.5\r\n\r\n1.5,2.0,0.5\r\n\r\n")) == [(1.5, 2.0, 0.5)] * 2
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,20 @@ def test_spaces_blank_lines_and_windows_line_ends(tmp_path: Path) -> None:
         ("1\n\nx\n", "line 3, value 1: 'x' must be a finite number greater than 0"),
         ("1,2,\n", "line 1, value 3: '' must be"),
         ("1\n0\n", "line 2, value 1: '0' must be"),
-        ("1,2\n1,2,3\n", "line 2: differs from line 1"),
-        ("1,2,3\n1,2,3\n1,2.5,3\n", "line 3: differs from line 1; .* must be the same in all"),
     ],
 )
 def test_wrong_csv_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FactorError, match=rf"f\.csv': {message}"):
         read_csv(write(tmp_path, text))
+
+
+def test_rows_that_differ_are_layers(tmp_path: Path) -> None:
+    alike, other = write(tmp_path, "1,2\n1,2\n", "a"), write(tmp_path, "1,2\n1,3\n", "b")
+    short, long = imported(CsvSet("8k", 8192, alike), CsvSet("16k", 16384, other), scale="1.5").sets
+    assert short.layers == () and long.factors == (1.0, 2.0)
+    assert long.layers == (LayerFactors((1.0, 2.0), 1.5), LayerFactors((1.0, 3.0), 1.5))
+    with pytest.raises(FactorError, match=r"layers\[1\]\.factors: 3 factors, but the set has 2 .*sets\[0\] is .*c"):
+        imported(CsvSet("8k", 8192, write(tmp_path, "1,2\n1,2,3\n", "c")))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

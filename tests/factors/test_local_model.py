@@ -1,6 +1,7 @@
 """A model under given sets: losses and tokens against Hugging Face's own, and what is refused when it is opened."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 import transformers
 from torch.nn.functional import cross_entropy
 
-from ropeswitch.factors.factor_set import FactorError, FactorSet
+from ropeswitch.factors.factor_set import FactorError, FactorSet, LayerFactors
 from ropeswitch.factors.local_model import LocalModel, cos_sin
+from tests.exactness.reference import ForcedAngles
 
 SIZE = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "initializer_range": 0.3}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
@@ -55,6 +57,19 @@ def test_generation_keeps_its_set_and_is_what_each_whole_sequence_gives(model: L
             token = model.model.get_output_embeddings()(hidden).argmax(-1, keepdim=True)
             whole = torch.cat((whole, token), 1)
         assert torch.equal(model.generate(ids, each, 8), whole[:, 12:])
+
+
+def test_each_layer_rotates_with_its_own_factors(model: LocalModel) -> None:
+    pairs, ids = model.rope.pairs, torch.randint(50, (2, 40))
+    layers = tuple(LayerFactors((1.5 + layer,) * pairs, 1.2 - 0.3 * layer) for layer in range(2))
+    chosen = FactorSet("a", 64, (1.0,) * pairs, start_tokens=4, layers=layers)
+    with ForcedAngles(model.model, chosen):
+        wanted = model.model(ids, use_cache=False).logits[:, :-1]
+    found = model.losses(ids, chosen).flatten()
+    torch.testing.assert_close(found, cross_entropy(wanted.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"))
+    assert not torch.allclose(found, model.losses(ids, replace(chosen, layers=layers[::-1])).flatten(), atol=1e-3)
+    with pytest.raises(FactorError, match="set 'a': 1 layers, which the model does not have"):
+        model.losses(ids, replace(chosen, layers=layers[:1]))
 
 
 def test_start_tokens_keep_their_angles_and_all_have_the_scale() -> None:

@@ -19,6 +19,7 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 STRAY: list[Any] = [
     *(None, True, False, 0, 1, -1, 3, 2**31 - 1, 2**31, 10**400, 0.5, -0.5, 5e-324, 1.7976931348623157e308),
     *("", "a", "a b", "é", "x" * 64, "x" * 65, [], [1], [0], [0.5, True], ["1"], {}, {"name": "a"}),
+    *([{"factors": [1, 2, 3], "scale": 2}], [{"factors": [1, 2, 3], "x": 1}], [{"scale": 1}]),
 ]
 SET_FIELDS = tuple(FactorSet.__dataclass_fields__)
 

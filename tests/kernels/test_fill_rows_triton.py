@@ -68,6 +68,17 @@ def test_rows_of_a_mixed_step(tables: DeviceTables, data: st.DataObject) -> None
     assert rows[count:].isnan().all()
 
 
+def test_a_launch_fills_the_rows_of_all_layers(tables: DeviceTables) -> None:
+    """Tables of three layers with a set each: the request's set is the first of each layer."""
+    rows = torch.full((3, 7, 2 * PAIRS), torch.nan, device=tables.fine.device)
+    places = [5, 4999, END - 1, 128]
+    arguments = [torch.tensor(each, device=rows.device) for each in (places, [0, 0])]
+    fill_rows_triton(rows, *arguments, torch.tensor([0, 3, 4], dtype=torch.int32, device=rows.device), tables)
+    for layer, found in enumerate(rows.cpu()):
+        expected = fill_rows_reference(np.array(places), np.full(4, layer), THETA, 2 * PAIRS, SETS)
+        assert ((found[:4] - expected).abs() < 2e-7 * 1.4 + 1e-7).all() and found[4:].isnan().all()
+
+
 def test_exact_at_the_last_position_and_every_power_of_two(device: torch.device) -> None:
     """Within 2e-7 of float64 before the scale, and no further from the CPU path: which multiply-adds fuse differs."""
     sets = tuple(Frequencies(entry.factors) for entry in SETS)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet, LayerFactors
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import apply_rows_reference, fill_rows_reference
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
@@ -16,7 +16,8 @@ from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets, check_t
 
 HEAD, PAIRS, BASE = 16, 8, 10000.0
 PLAIN = FactorSet("short", 64, (1.0,) * PAIRS)
-LONG = FactorSet("long", 512, tuple(1.0 + i for i in range(PAIRS)), 1.2)
+# Its layers are the target's.
+LONG = FactorSet("long", 512, tuple(1.0 + i for i in range(PAIRS)), 1.2, layers=(LayerFactors((7.0,) * PAIRS),) * 2)
 SETTINGS = RopeSettings(FactorLadder((PLAIN, LONG)), BASE)
 SCALED = RopeSettings(FactorLadder((FactorSet("short", 64, (1.5,) * PAIRS), LONG)), BASE)
 LONGROPE = {"rope_type": "longrope", "rope_theta": BASE, "short_factor": (1.5,) * PAIRS, "long_factor": LONG.factors}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet, LayerFactors
 from ropeswitch.model_patches.switch.config.settings import RopeSettings
 from ropeswitch.model_patches.switch.placement import client_part, salt_of, shared_by
 from ropeswitch.model_patches.switch.set_keys import set_keys
@@ -26,7 +26,7 @@ def with_set(**changes: object) -> RopeSettings:
 @pytest.mark.parametrize(
     "changes",
     [{"factors": (1.0, 2.0000000000000004)}, {"factors": (1.0,)}, {"scale": 1.0}, {"start_tokens": 3},
-     {"softmax_scale": None}, {"softmax_scale": 1.0}],
+     {"softmax_scale": None}, {"softmax_scale": 1.0}, {"layers": (LayerFactors((1.0, 2.0), 1.4),)}],
 )  # fmt: skip
 def test_another_content_is_another_key(changes: dict[str, object]) -> None:
     assert key(with_set(**changes)) != key(SETTINGS)

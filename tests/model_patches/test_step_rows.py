@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.rotary_embedding.mrope import MRotaryEmbedding
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, LayerFactors
 from ropeswitch.factors.rope_layers import axes_of
 from ropeswitch.kernels.angles import Frequencies
 from ropeswitch.kernels.reference import fill_rows_reference
@@ -59,6 +59,38 @@ def test_every_token_gets_its_own_requests_set(angles: str, tolerance: float, da
     )
     assert not count or float((module.rows[:count] - expected).abs().max()) < tolerance
     assert module.rows[count:].isnan().all()
+
+
+@pytest.mark.parametrize("angles", ["exact", "hf"])
+@pytest.mark.parametrize("axes", [None, (0, 1, 2, 0, 1, 2, 0, 1)])
+def test_layers_with_factors_of_their_own(angles: str, axes: tuple[int, ...] | None) -> None:
+    """Each module of a layer reads that layer's rows, in the sets that have them; bound again, all read the new ones."""
+    layers = tuple(LayerFactors((1.0 + layer,) * 8, 0.8 + layer) for layer in range(3))
+    ladder = FactorLadder((LADDER.sets[0], replace(LADDER.sets[1], layers=layers)))
+    shared, local = LadderRotaryEmbedding(ROTARY, replace(ROTATION, axes=axes), True), Rotation(7.0, ROTARY, 0, False)
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList(torch.nn.ModuleDict({"q": shared, "k": shared}) for _ in range(3))
+    model.local = LadderRotaryEmbedding(ROTARY, replace(local, axes=axes), True)
+    for _ in range(2):
+        step_rows = StepRows(RopeSettings(ladder, THETA, angles), END, MOST, CPU)
+        step_rows.bind(model)
+        positions = np.array([7, 90, 30, 1])
+        step_rows.fill(torch.from_numpy(positions), np.array([1, 0]), torch.tensor([0, 3, 4], dtype=torch.int32))
+        for index, layer in enumerate(model.layers):
+            sets = tuple(
+                Frequencies(s.factors, s.scale, s.start_tokens) for s in (s.of_layer(index) for s in ladder.sets)
+            )
+            expected = fill_rows_reference(positions, np.array([1, 1, 1, 0]), THETA, ROTARY, sets)
+            assert float((layer["q"].rows[:4] - expected).abs().max()) < (3e-7 if angles == "exact" else 1e-4)
+            assert layer["q"] is layer["k"] and layer["q"].rows.is_contiguous()
+    with pytest.raises(UnsupportedError, match="layers: the model rotates layers by a module that they share"):
+        shared(step_rows.numbers[:2], torch.zeros(2, ROTARY))
+    with pytest.raises(UnsupportedError, match=r"sets.layers: a.0.0 rotates for other than"):
+        StepRows(RopeSettings(ladder, THETA), END, MOST, CPU).bind(
+            torch.nn.ModuleDict(
+                {"a": torch.nn.Sequential(torch.nn.Sequential(LadderRotaryEmbedding(ROTARY, ROTATION, True)))}
+            )
+        )
 
 
 @pytest.mark.parametrize("module", [torch.nn.Linear(2, 2), LadderRotaryEmbedding(ROTARY, LOCAL, True)])

@@ -1,6 +1,7 @@
 """What cannot be rotated per request is refused, with the field, the value and the reason."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from transformers import DiffusionGemmaConfig
 from vllm import EngineArgs
 from vllm.config import KVTransferConfig
 
-from ropeswitch.factors.factor_set import FactorError, FactorLadder
+from ropeswitch.factors.factor_set import FactorError, FactorLadder, LayerFactors
 from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.key import KEY
 from ropeswitch.model_patches.switch.config.settings import SCHEDULER, WORKERS, RopeSettings, UnsupportedError
@@ -55,6 +56,8 @@ MODELS: list[tuple[dict[str, Any], FactorLadder, str]] = [
         ({"rope_parameters": {"sliding_attention": {"rope_theta": 1}, "chunked_attention": {"rope_theta": 2}}},
          "sliding_attention, chunked_attention"),
     )),
+    (MODEL | {"num_hidden_layers": 3}, FactorLadder((replace(LADDER.sets[0], layers=(LayerFactors((1.0,) * 8),) * 2),)),
+     "sets.layers: 2 layers, but the model's num_hidden_layers is 3"),
     *((LATENT | change, sets, message) for change, sets, message in (
         ({"index_topk": 2048}, latent_ladder(), "index_topk: 2048"),
         ({"rope_interleave": False}, latent_ladder(), "rope_interleave: false"),

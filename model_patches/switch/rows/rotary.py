@@ -34,6 +34,7 @@ class LadderRotaryEmbedding(nn.Module):
             model is loaded and fills it before each forward.
         rotate: Rotates queries and keys, possibly in place; the part ``triton`` assigns its own function.
         is_table: Whether the layers of this module read its rows by row number themselves (``table_readers.py``).
+        layer: The layer whose factors the rows have; None if the ladder has the same in all layers.
     """
 
     rows: torch.Tensor
@@ -46,6 +47,7 @@ class LadderRotaryEmbedding(nn.Module):
         self.is_neox_style = neox
         self.rotate: Rotate = rotate_by_row
         self.is_table = False
+        self.layer: int | None = None
         self.register_buffer("rows", torch.empty(0, rotary_dim, dtype=torch.float32), persistent=False)
 
     def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
@@ -70,6 +72,32 @@ class LadderRotaryEmbedding(nn.Module):
         if not self.is_table:
             raise UnsupportedError("model: reads cos_sin_cache by itself, where a ladder has no angles by position")
         return self.rows
+
+
+def split_by_layer(text: nn.Module) -> None:
+    """Give each decoder layer its own rotary modules, since layers that rotate alike share one as they are built.
+
+    Whatever still rotates with a shared module is refused in the forward before weights load (``row_numbers.py``).
+
+    Raises:
+        UnsupportedError: for a module that is in no layer, or whose rows are read by other means than its own.
+    """
+    made: dict[tuple[nn.Module, int], LadderRotaryEmbedding] = {}
+    for name, shared in list(text.named_modules(remove_duplicate=False)):
+        if not isinstance(shared, LadderRotaryEmbedding) or not shared.rotation.laddered or shared.layer is not None:
+            continue
+        numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        if len(numbers) != 1 or shared.is_table or list(shared.children()):
+            raise UnsupportedError(f"sets.layers: {name} rotates for other than one layer alone; leave layers out")
+        if (key := (shared, numbers[0])) not in made:
+            made[key] = LadderRotaryEmbedding(shared.head_size, shared.rotation, shared.is_neox_style)
+            made[key].layer, shared.rotate = numbers[0], _rotate_shared
+        parent, _, child = name.rpartition(".")
+        setattr(text.get_submodule(parent), child, made[key])
+
+
+def _rotate_shared(*_: object) -> Rotated:
+    raise UnsupportedError("sets.layers: the model rotates layers by a module that they share; leave layers out")
 
 
 def replace_plain_rotary(text: nn.Module, settings: RopeSettings) -> None:

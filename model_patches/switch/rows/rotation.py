@@ -27,12 +27,13 @@ class Rotation:
     axes: tuple[int, ...] | None = None  # For M-RoPE, the axis of each pair; None if a token has one position.
     behind: int = 0  # How many positions before its own a token's row is for.
 
-    def sets(self, settings: RopeSettings) -> tuple[Frequencies, ...]:
-        """Return the frequencies of each set, or of one plain set if the ladder does not apply."""
+    def sets(self, settings: RopeSettings, layer: int | None = None) -> tuple[Frequencies, ...]:
+        """Return the frequencies of each set, in one layer, or of one plain set if the ladder does not apply."""
         never = (float("inf"),) * self.idle
         if not self.laddered:
             return (Frequencies((1.0,) * (self.rotary_dim // 2 - self.idle) + never),)
-        return tuple(Frequencies((*s.factors, *never), s.scale, s.start_tokens) for s in settings.ladder.sets)
+        sets = [each.of_layer(layer) for each in settings.ladder.sets]
+        return tuple(Frequencies((*s.factors, *never), s.scale, s.start_tokens) for s in sets)
 
 
 def rotation_of(

@@ -25,7 +25,7 @@ from ropeswitch.model_patches.switch import parts
 from ropeswitch.model_patches.switch.config.settings import RopeSettings, UnsupportedError
 from ropeswitch.model_patches.switch.rows.group_rows import add_group_rotary
 from ropeswitch.model_patches.switch.rows.position_readers import give_positions
-from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary
+from ropeswitch.model_patches.switch.rows.rotary import LadderRotaryEmbedding, replace_plain_rotary, split_by_layer
 from ropeswitch.model_patches.switch.rows.rotation import Rotation
 from ropeswitch.model_patches.switch.rows.softmax_scales import SoftmaxScales
 from ropeswitch.model_patches.switch.rows.table_readers import give_tables
@@ -71,8 +71,11 @@ class RotationRows:
         self, rotation: Rotation, settings: RopeSettings, max_model_len: int, numbers: torch.Tensor, kernels: Any
     ) -> None:
         self.rotation, self._settings, self.max_model_len, self.kernels = rotation, settings, max_model_len, kernels
-        # [max tokens of a step, rotary_dim], cosines then sines.
-        self.rows = torch.empty(len(numbers), rotation.rotary_dim, dtype=torch.float32, device=numbers.device)
+        self._layers = settings.ladder.layers if rotation.laddered else 0
+        # [max tokens of a step, rotary_dim], cosines then sines; before it, the layer, if they differ.
+        shape = ((self._layers,) if self._layers else ()) + (len(numbers), rotation.rotary_dim)
+        self.rows = torch.empty(shape, dtype=torch.float32, device=numbers.device)
+        self._first_sets = len(settings.ladder.sets) * torch.arange(self._layers, device=numbers.device)[:, None]
         self._tokens = numbers.int()
         self.restore()
 
@@ -81,7 +84,9 @@ class RotationRows:
         self.rows.zero_()
         torch.arange(len(self._tokens), out=self._tokens)
         rotation, device = self.rotation, self.rows.device
-        theta, width, sets = rotation.theta, rotation.rotary_dim, rotation.sets(self._settings)
+        theta, width = rotation.theta, rotation.rotary_dim
+        layers = range(self._layers) if self._layers else (None,)
+        sets = tuple(each for layer in layers for each in rotation.sets(self._settings, layer))
         exact = self._settings.angles == "exact"
         self._filler: Filler
         if rotation.axes is not None or not exact:
@@ -111,11 +116,12 @@ class RotationRows:
         self._filler(self.rows, positions, sets, starts)
 
     def _by_token(self, fill: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]) -> Filler:
-        tokens = self._tokens
+        tokens, first_sets = self._tokens, self._first_sets
 
         def fill_step(rows: torch.Tensor, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
             requests = torch.bucketize(tokens[: positions.shape[-1]], starts[1:], right=True)
-            fill(rows, positions, sets[requests])
+            chosen = sets[requests]
+            fill(rows, positions, chosen + first_sets if rows.dim() == 3 else chosen)
 
         return fill_step
 
@@ -163,11 +169,19 @@ class StepRows:
                 raise UnsupportedError("model: a layer scales its rotary embedding itself, which no ladder reaches")
             if by_config and not module.rotation.marked:
                 module.rotation = replace(module.rotation, laddered=False)
+        give_tables(text)
+        if self._settings.ladder.layers:
+            if isinstance(text, TransformersBackend):
+                raise UnsupportedError(
+                    "model_impl: 'transformers' rotates all layers alike; allowed with sets.layers: vllm"
+                )
+            split_by_layer(text)
         for name, module in text.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")
             if isinstance(module, LadderRotaryEmbedding):
-                module.rows = self._rows_of(module.rotation).rows
+                rows = self._rows_of(module.rotation).rows
+                module.rows = rows if module.layer is None else rows[module.layer]
                 if self._kernels is not None:
                     module.rotate = self._kernels.rotate
         if len({rotation.axes is None for rotation in rotations | replaced}) > 1:
@@ -177,7 +191,6 @@ class StepRows:
         positions = torch.zeros_like(self.numbers)
         if give_positions(text, positions):
             self.positions = positions
-        give_tables(text)
         if self.softmax is not None:
             self.softmax.bind(text)
 

@@ -14,7 +14,7 @@ from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.tune import run
-from ropeswitch.factors.tune.learn import RATE, TURN, LearnedRotary, _gradient, learn
+from ropeswitch.factors.tune.learn import TURN, LearnedRotary, _gradient, learn
 from ropeswitch.factors.tune.measure import CONFIRM, Losses, Measurer
 from ropeswitch.factors.tune.run import Settings, Tuner, ladder_of
 from ropeswitch.factors.tune.shelf import AUTO, NATIVE, NEXT, shelf
@@ -42,7 +42,7 @@ def plain_model(plain: str) -> LocalModel:
 def test_the_shelf_is_simplest_first_and_has_nothing_twice(plain_model: LocalModel) -> None:
     found = shelf(plain_model.rope, AUTOMATIC, 384, replace(AUTOMATIC.sets[1], scale=1.1))
     assert [each.source for each in found][:4] == [NEXT, NATIVE, AUTO, "pi"]
-    assert len({each.values for each in found}) == len(found) > 10
+    assert len({each.factor_set.rotates for each in found}) == len(found) > 10
     # A set that comes twice keeps its first place.
     yarn = next(each for each in found if each.source == "yarn").factor_set
     again = shelf(plain_model.rope, FactorLadder((PLAIN, yarn)), 384, yarn, [replace(yarn, name="a"), PLAIN])
@@ -58,53 +58,60 @@ def test_the_shelf_is_simplest_first_and_has_nothing_twice(plain_model: LocalMod
     assert [each.source for each in shelf(plain_model.rope, trained, 384, None)] == [NATIVE, AUTO]
 
 
-def test_learning_lowers_the_loss_and_leaves_the_model_alone(plain_model: LocalModel, folder: Path) -> None:
-    ids = torch.tensor(plain_model.tokenizer.encode(filler_text(0, 60)))[:384]
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_learning_lowers_the_loss_and_leaves_the_model_alone(
+    by_layer: bool, plain_model: LocalModel, folder: Path
+) -> None:
+    layers = len(plain_model.model.base_model.layers) if by_layer else 1
+    documents = [torch.tensor(plain_model.tokenizer.encode(filler_text(at, 60)))[:384] for at in range(2)]
     start = FactorSet("384", 384, (3.0,) * 16, 1.3)
     before = {name: value.clone() for name, value in plain_model.model.state_dict().items()}
     own, asked = plain_model.model.base_model.rotary_emb, next(plain_model.model.parameters()).requires_grad
 
     def judge(made: FactorSet) -> float:
-        return float(plain_model.losses(ids[None], made, first=256).mean())
+        return float(plain_model.losses(torch.stack(documents), made, first=256).mean())
 
     passes: list[int] = []
     kept = Kept(Path("kept.jsonl"), {})
-    learned = learn(plain_model, start, [ids], 256, 3, judge, kept, passes.append)
-    assert judge(learned) < judge(start) and learned.factors != start.factors and learned.scale != start.scale
-    assert passes == [3 * 384] * 6 and not any(each.training for each in plain_model.model.modules())
+    learned = learn(plain_model, start, layers, documents, 256, 2, judge, kept, passes.append)
+    assert judge(learned) < judge(start) and (learned.factors == start.factors) == by_layer
+    assert len(learned.layers) == (layers if by_layer else 0)
+    assert passes == [3 * 384] * 4 and not any(each.training for each in plain_model.model.modules())
     assert plain_model.model.base_model.rotary_emb is own
     assert next(plain_model.model.parameters()).requires_grad is asked
     assert all(torch.equal(value, before[name]) for name, value in plain_model.model.state_dict().items())
     # A stopped run takes every finished pass from the file.
-    assert len(kept) == 3
+    assert len(kept) == 4
     again = Kept(Path("kept.jsonl"), {})
-    assert learn(plain_model, start, [ids], 256, 3, judge, again, passes.append) == learned and len(again) == 3
-    # The best so far counts, not the last.
-    assert learn(plain_model, start, [ids], 256, 3, lambda made: float(made is not start), kept, passes.append) == start
+    assert learn(plain_model, start, layers, documents, 256, 2, judge, again, passes.append) == learned
+    assert len(again) == 4
+    # Only a gain on the documents to stop by counts.
+    found = learn(plain_model, start, layers, documents, 256, 2, lambda made: float(made is not start), kept, print)
+    assert found == start
 
 
 def test_a_gradient_is_the_slope_and_a_step_turns_no_pair_far(plain_model: LocalModel) -> None:
     ids = torch.tensor(plain_model.tokenizer.encode(filler_text(0, 60)))[:384]
-    start = FactorSet("384", 384, (1.5,) * 16, 1.1)
-    rotary = LearnedRotary(plain_model.rope.theta, start, 384, plain_model.model.device)
+    start, layers = FactorSet("384", 384, (1.5,) * 16, 1.1), plain_model.model.base_model.layers
+    rotary = LearnedRotary(plain_model.rope.theta, start, len(layers), 384, plain_model.model.device)
     passes: list[int] = []
-    layer = plain_model.model.base_model.layers[0].self_attn
-    hook = layer.register_forward_hook(lambda *_: passes.append(1))
+    hook = layers[0].self_attn.register_forward_hook(lambda *_: passes.append(1))
     gradient = _gradient(plain_model, rotary, ids, 256)
     hook.remove()
     assert len(passes) == 2, "a layer's values are computed again for the backward pass, not kept"
 
-    def loss(move: int, by: float) -> float:
-        rotary.moves.data[move] = by
+    def loss(layer: int, move: int, by: float) -> float:
+        rotary.moves.data[layer, move] = by
         made = rotary.as_set(start)
-        rotary.moves.data[move] = 0.0
+        rotary.moves.data[layer, move] = 0.0
         return float(plain_model.losses(ids[None], made, first=256).double().mean())
 
-    for move in (9, 12, 16):
-        slope = (loss(move, 0.02) - loss(move, -0.02)) / 0.04
-        assert gradient[move] == pytest.approx(slope, rel=0.1, abs=1e-4)
-    rotary.moves.data[:-1] = RATE
-    turned = 384 * rotary.plain * (1 / torch.tensor(start.factors) - 1 / torch.tensor(rotary.as_set(start).factors))
+    for layer, move in ((0, 9), (1, 12), (1, 16)):
+        slope = (loss(layer, move, 0.05) - loss(layer, move, -0.05)) / 0.1
+        assert gradient[layer][move] == pytest.approx(slope, rel=0.1, abs=1e-4)
+    rotary.moves.data[:] = 1
+    made = torch.tensor(rotary.as_set(start).layers[1].factors)
+    turned = 384 * rotary.plain * (1 / torch.tensor(start.factors) - 1 / made)
     assert turned.abs().max() <= TURN * 1.01
 
 
@@ -163,7 +170,7 @@ def test_the_simplest_that_none_beats_if_other_texts_confirm_it(
             return CONFIRM if part == CONFIRM else [torch.zeros(1)] * 4
 
     scripted = Scripted(choosing, confirming, keys, whole)
-    scripted.sources = {each.values[:2]: each.source for each in shelf(plain_model.rope, AUTOMATIC, 384)}
+    scripted.sources = {each.factor_set.rotates[:2]: each.source for each in shelf(plain_model.rope, AUTOMATIC, 384)}
     monkeypatch.setattr(run, "Measurer", lambda *_: scripted)
     tuner = Tuner(plain_model, AUTOMATIC, Texts(), None, Settings((384,), 4, 1, 0, 0))  # type: ignore[arg-type]
     [rung] = tuner.run()
