@@ -47,7 +47,7 @@ class Client:
 
     async def answer(self, case: Case) -> Answer:
         """Send a case and return its answer; FactorError if it is refused, short or without log-probabilities."""
-        body = {**SAMPLED, **self._common(case.forced), "max_tokens": case.answer, "seed": len(case.prompt)}
+        body = {**SAMPLED, **self._common(case.forced, case.track), "max_tokens": case.answer, "seed": len(case.prompt)}
         if case.text is None:
             body |= {"prompt": list(case.prompt), "logprobs": 0}
         else:
@@ -66,6 +66,9 @@ class Client:
 
     async def scores(self, tokens: tuple[int, ...], factor_set: str) -> list[float]:
         """Return the log-probability of each of ``tokens`` but the first, computed whole in one set."""
+        for (name, longer), known in self._scored.items():
+            if name == factor_set and longer[: len(tokens)] == tokens:
+                return known[: len(tokens) - 1]
         if (key := (factor_set, tokens)) not in self._scored:
             body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
             _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set))
@@ -92,8 +95,8 @@ class Client:
             for _ in range(OTHERS):
                 group.create_task(one())
 
-    def _common(self, forced: str | None) -> dict[str, Any]:
-        asked = {"model": self.posts.endpoint.model, "cache_salt": self.salt}
+    def _common(self, forced: str | None, track: str = "") -> dict[str, Any]:
+        asked = {"model": self.posts.endpoint.model, "cache_salt": self.salt + track}
         return asked | ({} if forced is None else {"vllm_xargs": {FORCED_SET: forced}})
 
     def _silent(self, what: str) -> FactorError:

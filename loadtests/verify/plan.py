@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 ANSWER = 16
 # Tokens of the answers that show how differently kernels round; the shortest sequences around which anything is sent.
 MEASURED = 64
-SHORTEST = 3 * MEASURED + 1
+SHORTEST = 3 * MEASURED + ANSWER + 1
 # Requests of other users beside those that are verified, and the longest of their prompts and answers, in tokens.
-OTHERS, OTHER_PROMPT, OTHER_ANSWER = 8, 512, 64
+OTHERS, OTHER_PROMPT, OTHER_ANSWER = 4, 512, 64
 # How a case is sent. `cached` repeats a prompt of `batch`; `other set` follows the same prompt in the next lower set.
 ALONE, BATCH, CACHED, OTHER_SET, CHAT = "alone", "in a batch", "cached", "after another set", "chat"
 
@@ -88,6 +88,7 @@ class Case:
         prompt: Token ids; a chat's are those that the server reports.
         forced: The set that it asks for, or None.
         text: The message of a chat.
+        track: Keeps a prompt that others have too from their cached blocks.
         answer: Tokens of its answer.
     """
 
@@ -98,6 +99,7 @@ class Case:
     forced: str | None = None
     text: str | None = None
     answer: int = ANSWER
+    track: str = ""
 
 
 @dataclass(frozen=True)
@@ -129,21 +131,23 @@ def crosses(ladder: Ladder, end: int) -> bool:
 
 def alone(ladder: Ladder, end: int, words: Words) -> Case:
     """Return a request for the set that ends there, far from its limits."""
-    return Case(end, "in the set", ALONE, words.cut(end - 2 * MEASURED), ladder.set_of(end), answer=MEASURED)
+    prompt = words.cut(end - MEASURED - ANSWER)
+    return Case(end, "in the set", ALONE, prompt, ladder.set_of(end), answer=MEASURED, track="alone")
 
 
-def around(ladder: Ladder, end: int, words: Words) -> list[Case]:
-    """Return prompts below, at and one past a limit, and those whose answers cross it."""
-    places = {"below": end - 2 * ANSWER}
-    if crosses(ladder, end):
-        places |= {"crossing": end - ANSWER // 2, "at": end, "one past": end + 1}
-    return [Case(end, where, BATCH, words.cut(tokens)) for where, tokens in places.items()]
+def around(ladder: Ladder, end: int, below: Case, words: Words) -> list[Case]:
+    """Return prompts below, at and one past a limit, and those whose answers cross it.
+
+    The first has the prompt of ``below``, so that the same tokens, which it chooses again, are scored once.
+    """
+    places = {"crossing": end - ANSWER // 2, "at": end, "one past": end + 1} if crosses(ladder, end) else {}
+    return [
+        Case(end, "below", BATCH, below.prompt),
+        *(Case(end, where, BATCH, words.cut(tokens)) for where, tokens in places.items()),
+    ]
 
 
-def after_another_set(ladder: Ladder, end: int, words: Words) -> tuple[Case, Case] | None:
-    """Return two requests with one prompt, one past a limit: first in the set that ends there, then in its own."""
-    if not crosses(ladder, end):
-        return None
-    prompt = words.cut(end + 1)
-    first = Case(end, "one past", OTHER_SET, prompt, ladder.set_of(end), answer=1)
-    return first, Case(end, "one past", OTHER_SET, prompt)
+def after_another_set(ladder: Ladder, past: Case) -> tuple[Case, Case]:
+    """Return two requests with the prompt of ``past``, one past a limit: in the set that ends there, then in its own."""
+    other = replace(past, how=OTHER_SET, track="other")
+    return replace(other, forced=ladder.set_of(past.limit), answer=1), other

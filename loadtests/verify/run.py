@@ -32,8 +32,8 @@ ROUNDING_OF_OTHERS, TIMES = (0.03, 0.3), 3.0
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
-# Lone requests take about a tenth of the time.
-SHARE = 10
+# The rest takes about so many times as long as lone requests.
+SHARE = 3
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Verification:
     """A run.
 
     Attributes:
-        apart: By limit, the largest difference between the sets on its sides, for the same tokens.
+        apart: By two neighbouring sets, their largest difference for the same tokens.
         report: Prints a line of progress.
     """
 
@@ -72,7 +72,7 @@ class Verification:
     words: Words
     report: Callable[[str], None]
     rows: dict[tuple[int, str, str], Row] = field(default_factory=dict)
-    apart: dict[int, float] = field(default_factory=dict)
+    apart: dict[tuple[str, str], float] = field(default_factory=dict)
 
     async def run(self, ends: Sequence[int], chats: Sequence[Case]) -> None:
         """Send every case of these limits, alone, in one batch with others, from the cache and in other sets' tracks.
@@ -80,25 +80,26 @@ class Verification:
         Raises:
             InputError: when the shortest lone request cannot be compared, as then no other can.
         """
-        started = time.monotonic()
+        started, lone = time.monotonic(), list[Case]()
         for end in ends:
             self.report(f"{end:,} tokens: one request alone")
-            await self._check(alone(self.ladder, end, self.words))
+            lone.append(alone(self.ladder, end, self.words))
+            await self._check(lone[-1])
             first = next(iter(self.rows.values()))
             if first.unknown:
                 raise InputError(first.unknown[0])
         seconds = time.monotonic() - started
         self.report(f"alone: {seconds:.0f} s; the rest takes about {max(1, seconds * SHARE / 60):.0f} min")
-        cases = [case for end in ends for case in around(self.ladder, end, self.words)]
+        cases = [case for below in lone for case in around(self.ladder, below.limit, below, self.words)]
         async with asyncio.TaskGroup() as group:
             load = group.create_task(self.client.others(self.words, self.ladder))
             try:
                 await self._phase(cases)
                 await self._phase([Case(each.limit, each.where, CACHED, each.prompt) for each in cases])
-                for end in ends:
-                    if pair := after_another_set(self.ladder, end, self.words):
-                        await self._phase(pair[:1], compared=False)
-                        await self._phase(pair[1:])
+                for past in (case for case in cases if case.where == "one past"):
+                    before, after = after_another_set(self.ladder, past)
+                    await self._phase([before], compared=False)
+                    await self._phase([after])
                 await self._phase(chats)
             finally:
                 load.cancel()
@@ -121,8 +122,14 @@ class Verification:
         """Return :data:`EXACT`, :data:`DIFFERS`, or :data:`UNKNOWN` where another set would have passed too."""
         if row.faults or row.worst > self.allowed(row):
             return DIFFERS
-        blind = row.how not in (ALONE, REFERENCE) and self.apart.get(row.limit, 1.0) <= self.tolerance()
+        blind = row.how not in (ALONE, REFERENCE) and self.apart_at.get(row.limit, 1.0) <= self.tolerance()
         return UNKNOWN if row.unknown or blind else EXACT
+
+    @property
+    def apart_at(self) -> dict[int, float]:
+        """The largest difference between the sets on each limit's sides, for the same tokens."""
+        limits = {row.limit: self.ladder.beside(row.limit) for row in self.rows.values()}
+        return {limit: self.apart[pair] for limit, pair in limits.items() if pair in self.apart}
 
     def compare(self, reference: "Reference", tokens: Sequence[int], served: dict[str, list[float]]) -> None:
         """Compare the server's scores of a text in each set with Transformers', by their mean difference."""
@@ -158,13 +165,12 @@ class Verification:
             for name, lengths in stretches:
                 worst = max(worst, _furthest(answer, await self.client.scores(sequence, name), lengths))
             beside = self.ladder.beside(case.limit)
-            if (
-                beside
-                and case.how == BATCH
-                and case.where == ("crossing" if crosses(self.ladder, case.limit) else "below")
-            ):
+            crossed = [
+                end for end in self.ladder.ends if crosses(self.ladder, end) and self.ladder.beside(end) == beside
+            ]
+            if beside and case.how == BATCH and case.where == ("crossing" if crossed else "below"):
                 one, other = [(await self.client.scores(sequence, name))[-ANSWER:] for name in beside]
-                self.apart[case.limit] = max(abs(a - b) for a, b in zip(one, other, strict=True))
+                self.apart[beside] = max(abs(a - b) for a, b in zip(one, other, strict=True))
         except InputError as error:
             row.unknown.append(str(error))
             return

@@ -15,8 +15,8 @@ def lines(run: Verification, verdicts: Verdicts, left_out: Sequence[int]) -> lis
     """Return the table, then what is wrong or unknown, and the limits that were left out, in tokens."""
     cells = [HEADS]
     for key, row in run.rows.items():
-        apart = run.apart.get(row.limit) if row.how != ALONE else None
-        figures = (f"{row.worst:.2g}", f"{run.allowed(row):.2g}", "" if apart is None else f"{apart:.2g}")
+        apart = "" if row.how == ALONE or row.limit not in run.apart_at else f"{run.apart_at[row.limit]:.2g}"
+        figures = (f"{row.worst:.2g}", f"{run.allowed(row):.2g}", apart)
         cells.append((f"{row.limit:,}", row.how, row.where, str(len(row.errors)), *figures, verdicts[key]))
     return [table(cells), *_reasons(run, left_out)]
 
@@ -25,7 +25,13 @@ def to_json(run: Verification, verdicts: Verdicts, left_out: Sequence[int]) -> s
     """Return the content of the results file."""
     rows = [vars(row) | {"tolerance": run.allowed(row), "verdict": verdicts[key]} for key, row in run.rows.items()]
     endpoint = run.client.posts.endpoint
-    found = {"url": endpoint.url, "model": endpoint.model, "ladder": vars(run.ladder), "apart": run.apart, "rows": rows}
+    found = {
+        "url": endpoint.url,
+        "model": endpoint.model,
+        "ladder": vars(run.ladder),
+        "apart": run.apart_at,
+        "rows": rows,
+    }
     return json.dumps(found | {"reasons": _reasons(run, left_out)}, indent=1) + "\n"
 
 
@@ -37,7 +43,7 @@ def _reasons(run: Verification, left_out: Sequence[int]) -> list[str]:
     ]
     found += [
         f"cannot tell around {end:,} tokens: the sets on both sides score the same tokens alike (difference {apart:.2g})"
-        for end, apart in run.apart.items()
+        for end, apart in run.apart_at.items()
         if apart <= run.tolerance()
     ]
     if left_out:

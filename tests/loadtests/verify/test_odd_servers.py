@@ -56,8 +56,8 @@ def other_policy(server: Scored) -> None:
     [
         (Scripted(), [], "lists no factor sets at /v1/rope"),
         (Scored(rope={}), [], "/v1/rope: has no 'max_model_len'"),
-        (Scored(), ["--longest", "100"], "--longest: '100' must be a number of tokens, at least 193"),
-        (Scored(limits=(100, 150)), [], "takes 150 tokens, but verification needs 193"),
+        (Scored(), ["--longest", "100"], "--longest: '100' must be a number of tokens, at least 209"),
+        (Scored(limits=(100, 150)), [], "takes 150 tokens, but verification needs 209"),
         (Scored(), ["--reference", "/nowhere"], "model '/nowhere': cannot be opened"),
         (Scored(), ["--factors", "a.json"], "--factors: applies to --reference only"),
         (Scored(log_probs=False), [], "returns no log-probabilities for an answer"),
