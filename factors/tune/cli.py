@@ -52,7 +52,11 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--documents", default="8", metavar="N", help="documents to choose by, and others to confirm by (default: 8)")
     add("--tries", default="20", metavar="N", help="pass keys of the chosen set and of the automatic one (default: 20)")
     add("--steps", default="3", metavar="N", help="most steps of learning by gradient; 0 for none (default: 3)")
-    add("--by-layer", action="store_true", help="also learn factors for each layer")
+    add(
+        "--by-layer",
+        action="store_true",
+        help="also learn factors for each layer, at the shortest rung, and compare them at every rung",
+    )
     add("--seed", default="0", metavar="N", help="which documents are for what (default: 0)")
     add(
         "--dtype",
@@ -108,6 +112,8 @@ def _tuned(args: argparse.Namespace) -> int:
         check_target("--output", path, overwrite=args.force or path == plot)
     given = () if args.candidates is None else file.load(args.candidates).ladder.sets
     corpus, model = Corpus.read(args.text), LocalModel.load(args.model, args.dtype)
+    if args.by_layer and len(getattr(model.model.base_model, "layers", ())) < 2:
+        raise FactorError("--by-layer: the model has no layers that could rotate differently; leave it out")
     for each in given:
         model.check_set(each)
     automatic = choose(parse(args.ladder), model.model.config.get_text_config().to_dict(), longest).ladder

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.evaluate.statistics import paired_ratio
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet, LayerFactors
 from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.rules.lengths import length_name
@@ -26,7 +26,7 @@ FEW = 2
 class Settings:
     """Lengths of the rungs; the most documents to choose and to confirm by; pass keys; the most steps to learn; the seed.
 
-    ``by_layer``: whether to learn a list of factors for each layer too.
+    ``by_layer``: whether to learn a list of factors for each layer too, at the shortest rung.
     """
 
     rungs: tuple[int, ...]
@@ -103,13 +103,20 @@ class Tuner:
         self._model, self._automatic, self._texts, self._kept = model, automatic, texts, kept
         self._settings, self._given = settings, given
         self._window = automatic.sets[0].max_length
+        # What was learned by layer.
+        self._learned: FactorSet | None = None
         self._measure = Measurer(model, texts, kept, self._window, lambda tokens: self._bar.update(tokens))
 
     def run(self) -> list[Rung]:
         """Return the rungs by increasing length."""
         rungs, found = self._settings.rungs, list[Rung]()
         planned = {length: self._tokens(length) for length in rungs}
-        with tqdm(total=sum(planned.values()), unit="tok", unit_scale=True, file=sys.stderr) as self._bar:
+        by_layer = self._settings.by_layer and self._settings.steps > 0
+        total = sum(planned.values()) + by_layer * self._tokens(rungs[0])
+        with tqdm(total=total, unit="tok", unit_scale=True, file=sys.stderr) as self._bar:
+            if by_layer:
+                self._bar.set_description(f"{length_name(rungs[0])} by layer")
+                self._learned = self._learn_by_layer(rungs[0])
             for length in reversed(rungs):
                 self._bar.set_description(length_name(length))
                 found.append(self._rung(length, found[-1].chosen.factor_set if found else None))
@@ -124,13 +131,16 @@ class Tuner:
         candidates = len(shelf(self._model.rope, self._automatic, length, given=self._given)) + 2
         choosing = candidates * (FEW + asked.documents) + 2 * (asked.documents + asked.tries)
         learning = 3 * asked.documents + len(SIZES) * max(2, asked.documents // 2)
-        return length * (choosing + (1 + asked.by_layer) * asked.steps * learning)
+        return length * (choosing + asked.steps * learning)
+
+    def _learn_by_layer(self, length: int) -> FactorSet:
+        found, _ = self._measured(length)
+        best = min(found, key=lambda each: (bool(each.factor_set.layers), sum(found[each].beyond)))
+        return self._learn(best.factor_set, length, len(self._model.model.base_model.layers))
 
     def _rung(self, length: int, following: FactorSet | None) -> Rung:
         own = automatic_set(self._automatic, length).rotates
-        found, lost = self._measured(
-            length, shelf(self._model.rope, self._automatic, length, following, self._given), own
-        )
+        found, lost = self._measured(length, following)
         automatic = next(each for each in found if each.factor_set.rotates == own)
         compared = tuple(_compared(each.source, found[each].beyond, found[automatic].beyond) for each in found)
         chosen = _simplest(found)
@@ -141,9 +151,11 @@ class Tuner:
         return Rung(length, chosen, compared, lost, confirmed, refuted)
 
     def _measured(
-        self, length: int, candidates: Sequence[Candidate], own: object
+        self, length: int, following: FactorSet | None = None
     ) -> tuple[dict[Candidate, Losses], tuple[str, ...]]:
         """Return the losses of the candidates that may be the best, and of what is learned, and the others' sources."""
+        candidates = shelf(self._model.rope, self._automatic, length, following, self._given)
+        own = automatic_set(self._automatic, length).rotates
         documents = self._texts.of(CHOOSE, length, self._settings.documents)
         few = {each: self._measure.losses(each.factor_set, documents[:FEW]).beyond for each in candidates}
         best = min(few.values(), key=sum)
@@ -154,11 +166,13 @@ class Tuner:
         if any(each.factor_set.rotates == own for each in endless):
             raise FactorError(f"--ladder: the loss of its set for {length} tokens is not finite; use another --dtype")
         found = {each: losses for each, losses in found.items() if each not in endless}
-        for layers in (1, self._layers)[: 1 + self._settings.by_layer] if self._settings.steps else ():
-            start = min(found, key=lambda each: (bool(each.factor_set.layers) > (layers > 1), sum(found[each].beyond)))
-            learned = self._learn(start.factor_set, length, layers)
-            if learned.factor_set.rotates not in [each.factor_set.rotates for each in found]:
-                found[learned] = self._measure.losses(learned.factor_set, documents)
+        for source in (LEARNED, BY_LAYER) if self._settings.steps else ():
+            start = min(found, key=lambda each: (bool(each.factor_set.layers), sum(found[each].beyond))).factor_set
+            made = (
+                self._learn(start, length, 1) if source == LEARNED else self._learned and carried(self._learned, start)
+            )
+            if made is not None and made.rotates not in [each.factor_set.rotates for each in found]:
+                found[Candidate(source, made)] = self._measure.losses(made, documents)
         return found, tuple(each.source for each in candidates if each in lost | endless)
 
     def _confirm(self, chosen: Candidate, automatic: Candidate, length: int) -> Confirmed:
@@ -168,11 +182,7 @@ class Tuner:
         beyond = _compared(chosen.source, ours.beyond, theirs.beyond)
         return Confirmed(beyond, _compared(chosen.source, ours.all, theirs.all), len(documents), *keys)
 
-    @property
-    def _layers(self) -> int:
-        return len(self._model.model.base_model.layers)
-
-    def _learn(self, start: FactorSet, length: int, layers: int) -> Candidate:
+    def _learn(self, start: FactorSet, length: int, layers: int) -> FactorSet:
         asked = self._settings
         stop = self._texts.of(STOP, length, max(2, asked.documents // 2))
         documents = self._texts.of(LEARN, length, asked.documents)
@@ -181,8 +191,19 @@ class Tuner:
             return sum(self._measure.losses(made, stop).beyond)
 
         passed = self._bar.update
-        best = learn(self._model, start, layers, documents, self._window, asked.steps, judge, self._kept, passed)
-        return Candidate(BY_LAYER if layers > 1 else LEARNED, best)
+        return learn(self._model, start, layers, documents, self._window, asked.steps, judge, self._kept, passed)
+
+
+def carried(learned: FactorSet, to: FactorSet) -> FactorSet:
+    """Return a set of one list with the layers of ``learned``, each as far from the list as theirs are from their own."""
+
+    def moved(layer: LayerFactors) -> LayerFactors:
+        each = zip(layer.factors, to.factors, learned.factors, strict=True)
+        return LayerFactors(
+            tuple(own * (now / then) for own, now, then in each), layer.scale * (to.scale / learned.scale)
+        )
+
+    return replace(to, layers=tuple(map(moved, learned.layers)))
 
 
 def _compared(source: str, ours: Sequence[float], theirs: Sequence[float]) -> Compared:

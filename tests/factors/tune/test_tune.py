@@ -10,20 +10,20 @@ import pytest
 import torch
 
 from ropeswitch.factors import file
-from ropeswitch.factors.factor_set import FactorLadder, FactorSet
+from ropeswitch.factors.factor_set import FactorLadder, FactorSet, LayerFactors
 from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.tune import run
 from ropeswitch.factors.tune.learn import TURN, LearnedRotary, _gradient, learn
 from ropeswitch.factors.tune.measure import CONFIRM, Losses, Measurer
-from ropeswitch.factors.tune.run import Settings, Tuner, ladder_of
-from ropeswitch.factors.tune.shelf import AUTO, NATIVE, NEXT, shelf
+from ropeswitch.factors.tune.run import Settings, Tuner, carried, ladder_of
+from ropeswitch.factors.tune.shelf import AUTO, BY_LAYER, NATIVE, NEXT, shelf
 from ropeswitch.server.cli import main
 from tests.passkey_tiny.passkey import filler_text
 
 PLAIN = FactorSet("original", 256, (1.0,) * 16)
 AUTOMATIC = FactorLadder((PLAIN, FactorSet("512", 512, (1.0,) * 8 + (2.0,) * 8, 1.07)))
-FEW = ["--max-model-len", "384", "--documents", "2", "--tries", "1", "--steps", "1"]
+FEW = ["--max-model-len", "384", "--documents", "2", "--tries", "1", "--steps", "1", "--by-layer"]
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +90,13 @@ def test_learning_lowers_the_loss_and_leaves_the_model_alone(
     assert found == start
 
 
+def test_what_was_learned_by_layer_is_carried_to_another_list() -> None:
+    layers = (LayerFactors((2.0, 3.0), 1.1), LayerFactors((1.0, 1.5), 0.9))
+    learned, to = FactorSet("12k", 12, (2.0, 1.5), 1.0, layers=layers), FactorSet("16k", 16, (4.0, 2.0), 2.0)
+    assert carried(learned, replace(to, factors=learned.factors, scale=1.0)).layers == layers
+    assert carried(learned, to) == replace(to, layers=(LayerFactors((4.0, 4.0), 2.2), LayerFactors((2.0, 2.0), 1.8)))
+
+
 def test_a_gradient_is_the_slope_and_a_step_turns_no_pair_far(plain_model: LocalModel) -> None:
     ids = torch.tensor(plain_model.tokenizer.encode(filler_text(0, 60)))[:384]
     start, layers = FactorSet("384", 384, (1.5,) * 16, 1.1), plain_model.model.base_model.layers
@@ -126,13 +133,13 @@ class Scripted:
         self.sources: dict[Any, str] = {}
 
     def losses(self, factor_set: FactorSet, documents: Any) -> Losses:
-        source = self.sources[factor_set.factors, factor_set.scale]
+        source = BY_LAYER if factor_set.layers else self.sources[factor_set.factors, factor_set.scale]
         values = (self.confirming if documents == CONFIRM else self.choosing).get(source, [9.0, 9.1, 9.2, 9.3])
         chosen = tuple(values[: len(documents)] if documents != CONFIRM else values)
         return Losses(chosen, tuple(each + self.whole.get(source, 0.0) for each in chosen))
 
     def keys(self, factor_set: FactorSet, length: int, tries: int) -> int:
-        return self.found.get(self.sources[factor_set.factors, factor_set.scale], 0)
+        return self.found.get(BY_LAYER if factor_set.layers else self.sources[factor_set.factors, factor_set.scale], 0)
 
 
 LEVEL = {
@@ -154,6 +161,9 @@ LEVEL = {
         (LEVEL, LEVEL | {"pi": LEVEL[NATIVE]}, {}, {"pi": -9.0}, AUTO),
         (LEVEL, LEVEL, {AUTO: 1}, {}, AUTO),
         (LEVEL, LEVEL, {}, {"pi": 0.2}, AUTO),
+        # Layers have to beat one list.
+        (LEVEL | {BY_LAYER: [1.8, 1.9, 2.0, 2.1]}, LEVEL | {BY_LAYER: LEVEL["pi"]}, {}, {}, BY_LAYER),
+        (LEVEL | {BY_LAYER: [1.8, 2.1, 1.9, 2.3]}, LEVEL | {BY_LAYER: LEVEL["pi"]}, {}, {}, "pi"),
     ],
 )
 def test_the_simplest_that_none_beats_if_other_texts_confirm_it(
@@ -172,7 +182,11 @@ def test_the_simplest_that_none_beats_if_other_texts_confirm_it(
     scripted = Scripted(choosing, confirming, keys, whole)
     scripted.sources = {each.factor_set.rotates[:2]: each.source for each in shelf(plain_model.rope, AUTOMATIC, 384)}
     monkeypatch.setattr(run, "Measurer", lambda *_: scripted)
-    tuner = Tuner(plain_model, AUTOMATIC, Texts(), None, Settings((384,), 4, 1, 0, 0))  # type: ignore[arg-type]
+    own = LayerFactors((2.0,) * 16)
+    # Learning one list gains nothing.
+    monkeypatch.setattr(run, "learn", lambda model, start, layers, *_: replace(start, layers=(own,) * (layers // 2)))
+    asked = Settings((384,), 4, 1, BY_LAYER in choosing, 0, by_layer=True)
+    tuner = Tuner(plain_model, AUTOMATIC, Texts(), None, asked)  # type: ignore[arg-type]
     [rung] = tuner.run()
     assert rung.chosen.source == wanted and not rung.confirmed.is_worse
     assert (rung.refuted is None) == (wanted != AUTO) and len(rung.lost) > 5
