@@ -117,12 +117,6 @@ def test_timed_steps_compile_nothing_once_the_monitor_is_armed(started: Any, eng
     assert [tokens for tokens, _ in found] == [1, 300 if engines == 1 else step_times.SAME_TOKENS]
 
 
-def test_they_would_without_the_warm_up(started: Any) -> None:
-    worker = started(config(300), parts=())
-    with pytest.raises(RuntimeError, match="Triton kernel JIT compilation during inference: 1"):
-        time_step(worker, 1)
-
-
 def test_an_engine_that_is_not_watched_is_not_warmed_up(started: Any) -> None:
     """As with `--enforce-eager`."""
     assert started(config(300, jit_warm_up=False)).model_runner.compiled == {8}

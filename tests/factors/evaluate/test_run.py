@@ -12,10 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ropeswitch.factors.evaluate.cells import Cell
-from ropeswitch.factors.evaluate.corpus import Corpus
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.results import rows, table
-from ropeswitch.factors.evaluate.run import Evaluation, Grid
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
@@ -93,13 +91,6 @@ def test_results_and_going_on(
     save("other.json", LadderFile(FactorLadder((opened.plain_set(1024, "long"),))))
     Path("out.json").unlink()
     assert evaluate(*flags[:-2], "--sets", "long", "--factors", "other.json") == 0 and len(asked) == before + 8
-
-
-def test_pass_keys_do_not_depend_on_the_texts(target: LocalTarget, texts: Path) -> None:
-    grid = Grid(("passkey",), (200,), ("short",), tries=3)
-    for corpus in (None, Corpus.read(texts)):
-        found = Evaluation(target, grid, corpus).measure(grid.cells()[0])
-        assert [each["answers"] for each in found] == [["81552"], ["65567"], ["74683"]]
 
 
 def test_replies_cross_as_hugging_faces_do(target: LocalTarget) -> None:

@@ -145,9 +145,3 @@ def test_automatic_lengths(window: int, longest: int) -> None:
     assert all(after <= 2 * before for before, after in itertools.pairwise(lengths))
     assert all(not each & (each - 1) for each in lengths[1:-1])
     assert made.ladder.sets[0].factors == (1.0,) * 32
-
-
-def test_the_table_of_a_start_has_a_row_for_each_set_and_says_how_to_reach_further() -> None:
-    lines = choose(parse("auto"), configs.QWEN3).lines(None)
-    assert lines[2].split()[:4] == ["original", "40,960", "1", "1"]
-    assert lines[-1].endswith("each scaled by yarn for its own length")

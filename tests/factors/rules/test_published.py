@@ -71,15 +71,6 @@ def test_attention_scales_by_name() -> None:
     assert scale("pi", "1.5") == 1.5
 
 
-def test_the_two_ramps_of_yarn_differ_up_to_four_times() -> None:
-    """Linear in the index, as its code and all models trained with it have it, or in the turns, as its text says."""
-    by_index = factors("yarn", LLAMA_2, 32 * 4096)
-    by_turns = factors("yarn-linear-r", LLAMA_2, 32 * 4096)
-    ratios = [there / here for here, there in zip(by_index, by_turns, strict=True)]
-    assert min(ratios) > 0.9
-    assert 3.5 < max(ratios) < 4.5
-
-
 @settings(max_examples=25, deadline=None)
 @given(pairs=st.integers(2, 128), theta=st.floats(50, 1e7), window=st.integers(16, 65536), s=st.floats(1, 64))
 def test_every_rule_rises_from_1_and_does_nothing_within_the_window(

@@ -9,9 +9,7 @@ import pytest
 
 from ropeswitch.loadtests.client.records import Point
 from ropeswitch.loadtests.report import lists as report_lists
-from ropeswitch.loadtests.report import tables as report_tables
 from ropeswitch.loadtests.report import verdict, written
-from ropeswitch.loadtests.report.markup import Markup, join, tag
 from ropeswitch.loadtests.report.page import html
 from tests.loadtests.report.made_up import BANDS, exchange, failure, point, results, run
 from tests.loadtests.report.pages import Page
@@ -69,12 +67,6 @@ def test_the_page_needs_nothing_from_elsewhere(page: Page) -> None:
             if key in ("src", "href", "xlink:href"):
                 assert value is not None and value.startswith(("#", "data:image/png;base64,")), (name, key, value)
     assert not {"link", "iframe", "object", "a"} & set(page.tags)
-
-
-def test_ids_are_there_once_and_all_that_are_meant_exist(page: Page, text: str) -> None:
-    ids = [attributes["id"] for attributes in page.attributes if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'(?:xlink:href="|url\()#([^")]+)', text)) <= set(ids)
 
 
 def test_every_figure_is_there_and_explained(page: Page, text: str) -> None:
@@ -169,13 +161,6 @@ def test_repetitions_and_sweeps_are_shown(page: Page, text: str) -> None:
     assert [a.get("open") for a in page.attributes if a.get("name") == "load"] == ["", None]
 
 
-def test_long_and_many_messages_are_cut() -> None:
-    found = Point("many", None, (run("target", [failure(i, f"{i} " + "x" * 5000) for i in range(25)]),))
-    page = Page(report_lists.errors([found]))
-    assert "5 rarer messages not shown." in page.text and len(page.text) < 25 * 500
-    assert re.search(r"… \(5,00\d characters\)", page.text)
-
-
 @pytest.mark.parametrize(
     ("changed", "tone", "words"),
     [
@@ -213,27 +198,3 @@ def test_failures_and_wrong_answers_of_the_target_are_no_good_verdict(bad: Any, 
 def test_objectives_without_assertions_are_the_verdict(slo: str, tone: str, words: str) -> None:
     made = results([point()], slo=[slo])
     assert verdict.tone(made) == tone and verdict.headline(made) == f"{words} requests meet the objectives"
-
-
-def test_markup_escapes_all_but_markup() -> None:
-    assert tag("td", "a<b", Markup("<i>"), class_='x"y', data_label="<") == (
-        '<td class="x&quot;y" data-label="&lt;">a&lt;b<i></td>'
-    )
-    assert join("&", tag("br")) == "&amp;<br>"
-
-
-def test_latencies_are_written_with_three_digits() -> None:
-    expected = {0.0: "0 ms", 0.0001: "0 ms", 0.5312: "0.531 ms", 24.06: "24.1 ms", 999.6: "1.00 s", 184_000: "184 s"}
-    assert {value: written.milliseconds(value) for value in expected} == expected
-    assert written.milliseconds(None) == written.milliseconds(float("nan")) == written.NONE
-
-
-def test_a_share_is_100_percent_only_where_it_is_all() -> None:
-    expected = {1: "100 %", 0: "0 %", 0.9999: "99.9 %", 0.0001: "0.1 %", None: written.NONE}
-    assert {value: written.share(value) for value in expected} == expected
-
-
-def test_a_ratio_is_better_or_worse_by_what_it_is_of() -> None:
-    for value, less, kind in ((0.5, True, "better"), (0.5, False, "worse"), (2, True, "worse"), (1.04, True, "same")):
-        cell = report_tables.ratio_cell("x", {"x": value}, {"x": 1.0}, less)
-        assert cell == f'<td class="{kind}">{written.times(value)}</td>'

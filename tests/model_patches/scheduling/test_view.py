@@ -101,21 +101,6 @@ def test_the_filter_loses_no_request_that_is_due(start: Start, mode: str, reques
         play(engine, requests)
 
 
-def test_the_engine_s_config_is_not_written(start: Start) -> None:
-    engine = start("v1", 40)
-    config = engine.config
-    before = config.scheduler_config.long_prefill_token_threshold
-    engine.add("long", [1] * 40, 3)
-    engine.add("short", [2] * 4, 3)
-    chunks = set()
-    for _ in range(20):
-        engine.step()
-        assert engine.scheduler.scheduler_config is not config.scheduler_config
-        chunks.add(engine.scheduler.scheduler_config.long_prefill_token_threshold)
-        assert config.scheduler_config.long_prefill_token_threshold == before
-    assert len(chunks) > 1
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_hangs_on_requests(start: Start, mode: str) -> None:
     engine = start(mode, 40)
