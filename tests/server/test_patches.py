@@ -27,7 +27,10 @@ from ropeswitch.server.app.engine_utilities import check_reports
 from ropeswitch.server.cli import main
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
+from tests.passkey_tiny import SERVED
 from tests.server.front.parts import LADDER
+from tests.server.running import ENGINE as QUICK
+from tests.server.running import running
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
@@ -176,6 +179,27 @@ def test_another_release_is_tried_where_the_user_says_so(monkeypatch: pytest.Mon
     monkeypatch.delattr(HASHER)
     with pytest.raises(RegistryError, match=HASHER):
         registry.require(PATCHES)
+
+
+# With the patches of this release, under the name of one that nobody has recorded.
+NEWER = """
+import importlib.metadata
+import vllm
+from ropeswitch.model_patches.switch.releases import installed, release
+(name, _), _, version = installed(), release(), importlib.metadata.version
+importlib.metadata.version = lambda of: "0.34.0" if of == name else version(of)
+vllm.__version__ = "0.34.0"
+"""
+
+
+@pytest.mark.full
+def test_a_server_on_it_says_so_in_log_metrics_and_ladder(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NEWER)
+    variables = {"PYTHONPATH": str(tmp_path)}
+    with running(tmp_path, *SERVED, *QUICK, "--unverified-vllm", variables=variables) as server:
+        assert server.get("/v1/rope").json["vllm_verified"] is False
+        assert re.search(r"^ropeswitch_unverified_vllm\{.*\} 1.0$", server.get("/metrics").text, re.MULTILINE)
+        assert "vLLM 0.34.0 has no recorded fingerprints: run `ropeswitch verify`" in server.log.read_text()
 
 
 def test_every_worker_must_have_the_servers_ladder() -> None:
