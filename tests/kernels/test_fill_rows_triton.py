@@ -106,13 +106,6 @@ def test_every_token_finds_its_request(tables: DeviceTables, requests: int) -> N
     assert torch.allclose(rows[: len(expected)], expected, atol=1e-6, rtol=0)
 
 
-def test_tables_stay_small(tables: DeviceTables) -> None:
-    """Three sets and the rows without factors: 512 + 4096 rows each, but coarse rows without factors up to 5000 only."""
-    assert tables.coarse.nbytes + tables.fine.nbytes == (3 * (512 + 4096) + 2 + 4096) * 2 * PAIRS * 4
-    plain = DeviceTables.from_tables(build_tables(THETA, 2 * PAIRS, (PLAIN,), 4096), "cpu")
-    assert not plain.start_tokens.any() and plain.coarse.nbytes + plain.fine.nbytes == (1 + 4096) * 2 * PAIRS * 4
-
-
 def test_what_does_not_fit_is_refused(tables: DeviceTables) -> None:
     device = tables.fine.device
     good = {

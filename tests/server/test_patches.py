@@ -181,7 +181,6 @@ def test_another_release_is_tried_where_the_user_says_so(monkeypatch: pytest.Mon
         registry.require(PATCHES)
 
 
-# With the patches of this release, under the name of one that nobody has recorded.
 NEWER = """
 import importlib.metadata
 import vllm
@@ -195,8 +194,8 @@ vllm.__version__ = "0.34.0"
 @pytest.mark.full
 def test_a_server_on_it_says_so_in_log_metrics_and_ladder(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NEWER)
-    variables = {"PYTHONPATH": str(tmp_path)}
-    with running(tmp_path, *SERVED, *QUICK, "--unverified-vllm", variables=variables) as server:
+    flags = [*SERVED, *QUICK, "--unverified-vllm"]
+    with running(tmp_path, *flags, variables={"PYTHONPATH": str(tmp_path)}) as server:
         assert server.get("/v1/rope").json["vllm_verified"] is False
         assert re.search(r"^ropeswitch_unverified_vllm\{.*\} 1.0$", server.get("/metrics").text, re.MULTILINE)
         assert "vLLM 0.34.0 has no recorded fingerprints: run `ropeswitch verify`" in server.log.read_text()

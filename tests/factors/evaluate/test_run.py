@@ -5,15 +5,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ropeswitch.factors.evaluate.cells import Cell
 from ropeswitch.factors.evaluate.local_target import LocalTarget
-from ropeswitch.factors.evaluate.results import rows, table
 from ropeswitch.factors.evaluate.target import Window
 from ropeswitch.factors.factor_set import FactorLadder, FactorSet
 from ropeswitch.factors.file import LadderFile, save
@@ -128,17 +125,3 @@ def test_factors_of_a_file(opened: LocalModel, folder: Path, capsys: pytest.Capt
             assert message in refused(capsys, *flags)
     assert evaluate(*flags) == 0
     assert json.loads(Path("out.json").read_text())["sets"]["yarn"]["factors"] == [2.0] * 16
-
-
-def test_rows_join_seeds() -> None:
-    results: dict[Cell, Any] = {
-        Cell("passkey", length, name, seed): [{"score": float(name == "long" and length > 512)}] * 5
-        for length in (512, 1024)
-        for seed in (0, 1)
-        for name in ("short", "long")
-    }
-    made = rows(results)
-    assert [(row.length, row.set_name, row.value, row.count) for row in made] == [
-        (512, "short", 0, 10), (512, "long", 0, 10), (1024, "short", 0, 10), (1024, "long", 1, 10),
-    ]  # fmt: skip
-    assert table(made).splitlines()[-1] == "| 1024 | 0% (0 to 28) | 100% (72 to 100) |"
