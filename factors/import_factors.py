@@ -94,7 +94,11 @@ def _factors(text: str) -> list[tuple[float, ...]]:
     rows = [_row(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not rows:
         raise FactorError("contains no factors")
-    return [tuple(row[0] for row in rows)] if all(len(row) == 1 for row in rows) else rows
+    if all(len(row) == 1 for row in rows):
+        return [tuple(row[0] for row in rows)]
+    if odd := next((row for row in rows if len(row) != len(rows[0])), None):
+        raise FactorError(f"has rows of {len(rows[0])} and {len(odd)} factors; each layer must have as many")
+    return rows
 
 
 def _row(number: int, line: str) -> tuple[float, ...]:

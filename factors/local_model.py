@@ -155,10 +155,9 @@ class LocalModel:
             raise FactorError(
                 f"set {factor_set.name!r}: {len(factor_set.factors)} factors; the model has {self.rope.pairs} rotary pairs"
             )
-        if factor_set.layers and len(factor_set.layers) != len(getattr(self.model.base_model, "layers", ())):
-            raise FactorError(
-                f"set {factor_set.name!r}: {len(factor_set.layers)} layers, which the model does not have"
-            )
+        layers = len(getattr(self.model.base_model, "layers", ()))
+        if factor_set.layers and len(factor_set.layers) != layers:
+            raise FactorError(f"set {factor_set.name!r}: {len(factor_set.layers)} layers; the model has {layers}")
         if factor_set.softmax_scale not in (None, 1.0):
             raise FactorError(
                 f"set {factor_set.name!r}: softmax_scale {factor_set.softmax_scale:g} is applied by the server only; leave "
@@ -188,14 +187,12 @@ def cos_sin(theta: float, factor_set: FactorSet, positions: torch.Tensor) -> tup
 CosSin = tuple[torch.Tensor, torch.Tensor]
 
 
-class LayersRotary(nn.Module):
+class SetRotary(nn.Module):
     """Replaces a model's rotary embedding; ``layers`` is how many layers rotate differently, 1 if all rotate alike."""
 
-    layers: int
-
-    def tables(self, layer: int, positions: torch.Tensor) -> CosSin:
-        """Return cos and sin of a layer, ``[n, pairs]``, at int64 positions ``[n]``."""
-        raise NotImplementedError
+    def __init__(self, theta: float, factor_set: FactorSet) -> None:
+        super().__init__()
+        self.theta, self.factor_set, self.layers = theta, factor_set, len(factor_set.layers) or 1
 
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> CosSin:
         """Return cos and sin of the first layer ``[1, n, 2 * pairs]`` with equal halves, in the dtype of ``x``.
@@ -208,21 +205,13 @@ class LayersRotary(nn.Module):
         ]
         return self.made[0]
 
-
-class SetRotary(LayersRotary):
-    """Rotates with a factor set."""
-
-    def __init__(self, theta: float, factor_set: FactorSet) -> None:
-        super().__init__()
-        self.theta, self.factor_set, self.layers = theta, factor_set, len(factor_set.layers) or 1
-
-    @torch.no_grad()
     def tables(self, layer: int, positions: torch.Tensor) -> CosSin:
+        """Return cos and sin of a layer, ``[n, pairs]``, at int64 positions ``[n]``."""
         return cos_sin(self.theta, self.factor_set.of_layer(layer), positions.cpu())
 
 
 @contextmanager
-def rotated(base_model: Any, rotary: LayersRotary) -> Iterator[None]:
+def rotated(base_model: Any, rotary: SetRotary) -> Iterator[None]:
     """Rotate ``base_model``, which owns ``rotary_emb`` and, for sets by layer, ``layers``, by ``rotary`` inside the block.
 
     FactorError for a set by layer where the layers are not given cos and sin.

@@ -9,10 +9,6 @@ import torch
 from ropeswitch.kernels.angles import FINE, FINE_BITS, AngleTables
 
 
-# Up to this many tokens a CPU fills all layers at once, in fewer calls; the values of more do not fit in its cache.
-FEW = 256
-
-
 class ExactRows:
     """Fills rows on any device from two-level tables, without synchronising with the host.
 
@@ -37,10 +33,6 @@ class ExactRows:
             positions: ``[tokens]`` int64 true positions, each below the tables' end.
             set_indices: ``[tokens]`` int64 factor set of each token's sequence; or ``[layers, tokens]``.
         """
-        if set_indices.dim() == 2 and len(positions) > FEW and rows.is_cpu:
-            for of_layer, chosen in zip(rows, set_indices, strict=True):
-                self.fill(of_layer, positions, chosen)
-            return
         chosen, count, pairs = set_indices, len(positions), self._fine.shape[1]
         if self._start_tokens is not None:
             chosen = torch.where(positions < self._start_tokens[chosen], len(self._scales), chosen)

@@ -48,12 +48,12 @@ class DeviceTables:
 
 # Arguments that change between steps, or with the tables, must not recompile the kernel while requests wait.
 @triton.jit(
-    do_not_specialize=["requests", "halvings", "coarse_rows", "sets", "sets_of_layer", "values_of_layer"],
+    do_not_specialize=["requests", "halvings", "coarse_rows", "sets", "sets_of_layer", "rows_of_layer"],
     do_not_specialize_on_alignment=["positions", "query_start_loc"],
 )
 def fill_rows_kernel(  # type: ignore[no-untyped-def]
     rows, positions, request_sets, query_start_loc, requests, halvings,
-    coarse_table, fine_table, coarse_rows, scales, start_tokens, sets, sets_of_layer, values_of_layer,
+    coarse_table, fine_table, coarse_rows, scales, start_tokens, sets, sets_of_layer, rows_of_layer,
     PAIRS: tl.constexpr, PAIRS_BLOCK: tl.constexpr, TOKENS_BLOCK: tl.constexpr, FINE_BITS: tl.constexpr,
 ):  # fmt: skip
     """Fill the rows of ``TOKENS_BLOCK`` tokens of a layer per program."""
@@ -81,7 +81,7 @@ def fill_rows_kernel(  # type: ignore[no-untyped-def]
     sin = tl.load(coarse_table + coarse[:, None] + PAIRS + pair, mask=mask, other=0.0)
     fine_cos = tl.load(fine_table + fine[:, None] + pair, mask=mask, other=0.0)
     fine_sin = tl.load(fine_table + fine[:, None] + PAIRS + pair, mask=mask, other=0.0)
-    row = rows + layer * values_of_layer + token.to(tl.int64)[:, None] * (2 * PAIRS) + pair
+    row = rows + (layer * rows_of_layer + token.to(tl.int64)[:, None]) * (2 * PAIRS) + pair
     tl.store(row, (cos * fine_cos - sin * fine_sin) * scale[:, None], mask=mask)
     tl.store(row + PAIRS, (cos * fine_sin + sin * fine_cos) * scale[:, None], mask=mask)
 
@@ -119,7 +119,7 @@ def fill_rows_triton(
     fill_rows_kernel[(-(-tokens // TOKENS), layers)](
         rows, positions, request_sets, query_start_loc, requests, (requests - 1).bit_length(),
         tables.coarse, tables.fine, tables.coarse_rows, tables.scales, tables.start_tokens, len(tables.scales),
-        len(tables.scales) // layers, rows.shape[-2] * rotary_dim,
+        len(tables.scales) // layers, rows.shape[-2],
         PAIRS=rotary_dim // 2, PAIRS_BLOCK=power_of_2(rotary_dim // 2), TOKENS_BLOCK=TOKENS, FINE_BITS=FINE_BITS,
         enable_fp_fusion=FUSED,
     )  # fmt: skip

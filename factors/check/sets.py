@@ -57,7 +57,7 @@ def check(rope: Rope, factor_set: FactorSet, length: int | None = None) -> SetRe
         name=factor_set.name,
         length=length,
         shape=form,
-        warnings=tuple(_warnings(form, length)),
+        warnings=(*_warnings(form, length), *("its layers were not checked",) * bool(factor_set.layers)),
         equivalent_base=equivalent_base(rope.theta, factor_set.factors),
     )
 

@@ -108,6 +108,8 @@ def _space(facts: ModelFacts, settings: SearchSettings, upper: float) -> Space:
 
 
 def _check_pairs(facts: ModelFacts, factor_set: FactorSet) -> None:
+    if factor_set.layers:
+        raise FactorError(f"set {factor_set.name!r}: has factors for each layer, which a search does not change")
     if len(factor_set.factors) != facts.rope.pairs:
         raise FactorError(
             f"set {factor_set.name!r}: {len(factor_set.factors)} factors; model {facts.name!r} has {facts.rope.pairs} pairs"

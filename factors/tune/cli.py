@@ -4,11 +4,12 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors import file
-from ropeswitch.factors.factor_set import FactorError
+from ropeswitch.factors.factor_set import FactorError, LayerFactors
 from ropeswitch.factors.files import check_target, save_bytes
 from ropeswitch.factors.numbers import whole
 from ropeswitch.factors.rules.lengths import length_name, parse_length, parse_lengths
@@ -95,6 +96,8 @@ def _tune(args: argparse.Namespace) -> int:
 
 
 def _tuned(args: argparse.Namespace) -> int:
+    import torch
+
     from ropeswitch.factors.evaluate.corpus import Corpus
     from ropeswitch.factors.kept import Kept
     from ropeswitch.factors.ladders.choice import parse
@@ -112,8 +115,15 @@ def _tuned(args: argparse.Namespace) -> int:
         check_target("--output", path, overwrite=args.force or path == plot)
     given = () if args.candidates is None else file.load(args.candidates).ladder.sets
     corpus, model = Corpus.read(args.text), LocalModel.load(args.model, args.dtype)
-    if args.by_layer and len(getattr(model.model.base_model, "layers", ())) < 2:
-        raise FactorError("--by-layer: the model has no layers that could rotate differently; leave it out")
+    if args.by_layer:
+        layers = len(getattr(model.model.base_model, "layers", ()))
+        if layers < 2 or not counts["steps"]:
+            raise FactorError("--by-layer: needs a model with several layers, and --steps above 0; leave it out")
+        plain = model.plain_set(4)
+        # Refuses a model that would fail after hours.
+        model.losses(
+            torch.zeros(1, 4, dtype=torch.int64), replace(plain, layers=(LayerFactors(plain.factors),) * layers)
+        )
     for each in given:
         model.check_set(each)
     automatic = choose(parse(args.ladder), model.model.config.get_text_config().to_dict(), longest).ladder

@@ -19,7 +19,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.factor_set import FactorSet, LayerFactors
 from ropeswitch.factors.kept import Kept, digest
-from ropeswitch.factors.local_model import CosSin, LayersRotary, LocalModel, rotated
+from ropeswitch.factors.local_model import CosSin, LocalModel, SetRotary, rotated
 from ropeswitch.kernels.angles import inverse_frequencies
 
 # The most that a step of size 1 moves the logarithm of a factor and of a scale, and turns a pair at the end of a document,
@@ -29,7 +29,7 @@ SIZES = (0.5, 1.0, 2.0)
 LOGITS = 2048  # tokens whose logits are in memory at once
 
 
-class LearnedRotary(LayersRotary):
+class LearnedRotary(SetRotary):
     """Rotates with factors and scales that have a gradient.
 
     ``moves``, ``[layers, pairs + 1]``, are added to the logarithms of the factors and of the scale of ``start``, in the
@@ -37,7 +37,7 @@ class LearnedRotary(LayersRotary):
     """
 
     def __init__(self, theta: float, start: FactorSet, layers: int, length: int, device: torch.device) -> None:
-        super().__init__()
+        super().__init__(theta, start)
         pairs, self.layers = len(start.factors), layers
         plain = torch.from_numpy(inverse_frequencies(theta, 2 * pairs, (1.0,) * pairs))
         sets = [start.of_layer(layer) for layer in range(layers)]

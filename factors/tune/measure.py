@@ -20,6 +20,8 @@ from ropeswitch.factors.local_model import LocalModel
 # its part at every length.
 CHOOSE, CONFIRM, LEARN, STOP = "choose", "confirm", "learn", "stop"
 _PARTS = (CHOOSE, CONFIRM, CHOOSE, CONFIRM, LEARN, LEARN, STOP)
+# Nats in place of a loss that is not finite.
+NEVER = 100.0
 # Texts that begin with the same characters are one text.
 SAME = 2000
 
@@ -81,11 +83,11 @@ class Measurer:
     passed: Callable[[int], None]
 
     def losses(self, factor_set: FactorSet, documents: Sequence[torch.Tensor]) -> Losses:
-        """Return the losses of a set on whole documents; infinity where a token's is not finite."""
+        """Return the losses of a set on whole documents; :data:`NEVER` where a token's is not finite."""
         found = []
         for ids in documents:
             of = digest([factor_set.rotates, ids.tolist()])
-            found.append(self.kept.get(of, partial(self._losses, factor_set, ids)) or [math.inf, math.inf])
+            found.append(self.kept.get(of, partial(self._losses, factor_set, ids)) or [NEVER, NEVER])
             self.passed(len(ids))
         beyond, whole = zip(*found, strict=True)
         return Losses(beyond, whole)

@@ -1,6 +1,5 @@
 """Chooses the set of every rung, from the longest to the shortest, and makes the ladder."""
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.rules.lengths import length_name
 from ropeswitch.factors.tune.learn import SIZES, learn
-from ropeswitch.factors.tune.measure import CHOOSE, CONFIRM, LEARN, STOP, Losses, Measurer, Texts
+from ropeswitch.factors.tune.measure import CHOOSE, CONFIRM, LEARN, NEVER, STOP, Losses, Measurer, Texts
 from ropeswitch.factors.tune.shelf import BY_LAYER, LEARNED, Candidate, automatic_set, shelf
 
 # A candidate this much worse than the best on each of the first documents, in nats, is not measured on the others.
@@ -112,11 +111,12 @@ class Tuner:
         rungs, found = self._settings.rungs, list[Rung]()
         planned = {length: self._tokens(length) for length in rungs}
         by_layer = self._settings.by_layer and self._settings.steps > 0
-        total = sum(planned.values()) + by_layer * self._tokens(rungs[0])
+        total = sum(planned.values()) + by_layer * (self._tokens(rungs[0]) + self._tokens_to_learn(rungs[0]))
         with tqdm(total=total, unit="tok", unit_scale=True, file=sys.stderr) as self._bar:
             if by_layer:
                 self._bar.set_description(f"{length_name(rungs[0])} by layer")
                 self._learned = self._learn_by_layer(rungs[0])
+                self._bar.total = self._bar.n + sum(planned.values())
             for length in reversed(rungs):
                 self._bar.set_description(length_name(length))
                 found.append(self._rung(length, found[-1].chosen.factor_set if found else None))
@@ -128,10 +128,13 @@ class Tuner:
     def _tokens(self, length: int) -> int:
         """Return the most tokens of a rung's passes; a backward pass counts as two."""
         asked = self._settings
-        candidates = len(shelf(self._model.rope, self._automatic, length, given=self._given)) + 2
+        candidates = len(shelf(self._model.rope, self._automatic, length, given=self._given)) + 3
         choosing = candidates * (FEW + asked.documents) + 2 * (asked.documents + asked.tries)
-        learning = 3 * asked.documents + len(SIZES) * max(2, asked.documents // 2)
-        return length * (choosing + asked.steps * learning)
+        return length * choosing + self._tokens_to_learn(length)
+
+    def _tokens_to_learn(self, length: int) -> int:
+        asked, stop = self._settings, max(2, self._settings.documents // 2)
+        return length * (stop + asked.steps * (3 * asked.documents + len(SIZES) * stop))
 
     def _learn_by_layer(self, length: int) -> FactorSet:
         found, _ = self._measured(length)
@@ -162,10 +165,6 @@ class Tuner:
         lost = {each for each, losses in few.items() if all(a > b + LOST for a, b in zip(losses, best, strict=True))}
         lost = {each for each in lost if each.factor_set.rotates != own}
         found = {each: self._measure.losses(each.factor_set, documents) for each in candidates if each not in lost}
-        endless = {each for each, losses in found.items() if math.inf in losses.beyond}
-        if any(each.factor_set.rotates == own for each in endless):
-            raise FactorError(f"--ladder: the loss of its set for {length} tokens is not finite; use another --dtype")
-        found = {each: losses for each, losses in found.items() if each not in endless}
         for source in (LEARNED, BY_LAYER) if self._settings.steps else ():
             start = min(found, key=lambda each: (bool(each.factor_set.layers), sum(found[each].beyond))).factor_set
             made = (
@@ -173,7 +172,9 @@ class Tuner:
             )
             if made is not None and made.rotates not in [each.factor_set.rotates for each in found]:
                 found[Candidate(source, made)] = self._measure.losses(made, documents)
-        return found, tuple(each.source for each in candidates if each in lost | endless)
+        lost |= {each for each, losses in found.items() if NEVER in losses.beyond and each.factor_set.rotates != own}
+        found = {each: losses for each, losses in found.items() if each not in lost}
+        return found, tuple(each.source for each in candidates if each in lost)
 
     def _confirm(self, chosen: Candidate, automatic: Candidate, length: int) -> Confirmed:
         documents = self._texts.of(CONFIRM, length, self._settings.documents)
@@ -207,6 +208,8 @@ def carried(learned: FactorSet, to: FactorSet) -> FactorSet:
 
 
 def _compared(source: str, ours: Sequence[float], theirs: Sequence[float]) -> Compared:
+    if NEVER in theirs:
+        raise FactorError("--ladder: a loss of its set is not finite on these texts; use another --dtype")
     return Compared(source, *paired_ratio(ours, theirs))
 
 

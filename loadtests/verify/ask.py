@@ -71,7 +71,7 @@ class Client:
                 return known[: len(tokens) - 1]
         if (key := (factor_set, tokens)) not in self._scored:
             body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-            _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set))
+            _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set, "scored"))
             try:
                 entries = found["choices"][0]["prompt_logprobs"][1:]
                 values = [each[str(token)]["logprob"] for token, each in zip(tokens[1:], entries, strict=True)]

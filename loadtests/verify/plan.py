@@ -142,7 +142,7 @@ def around(ladder: Ladder, end: int, below: Case, words: Words) -> list[Case]:
     """
     places = {"crossing": end - ANSWER // 2, "at": end, "one past": end + 1} if crosses(ladder, end) else {}
     return [
-        Case(end, "below", BATCH, below.prompt),
+        Case(end, "below", BATCH, below.prompt, answer=MEASURED),
         *(Case(end, where, BATCH, words.cut(tokens)) for where, tokens in places.items()),
     ]
 

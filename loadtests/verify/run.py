@@ -32,8 +32,8 @@ ROUNDING_OF_OTHERS, TIMES = (0.03, 0.3), 3.0
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
-# The rest takes about so many times as long as lone requests.
-SHARE = 3
+# The rest takes about so many times as long as the lone request: around a limit that sequences cross, and any other.
+CROSSED, OTHER = 7.5, 0.5
 
 
 @dataclass
@@ -80,16 +80,17 @@ class Verification:
         Raises:
             InputError: when the shortest lone request cannot be compared, as then no other can.
         """
-        started, lone = time.monotonic(), list[Case]()
+        rest, lone = 0.0, list[Case]()
         for end in ends:
             self.report(f"{end:,} tokens: one request alone")
             lone.append(alone(self.ladder, end, self.words))
+            started = time.monotonic()
             await self._check(lone[-1])
+            rest += (CROSSED if crosses(self.ladder, end) else OTHER) * (time.monotonic() - started)
             first = next(iter(self.rows.values()))
             if first.unknown:
                 raise InputError(first.unknown[0])
-        seconds = time.monotonic() - started
-        self.report(f"alone: {seconds:.0f} s; the rest takes about {max(1, seconds * SHARE / 60):.0f} min")
+        self.report(f"the rest takes about {max(1, rest / 60):.0f} min")
         cases = [case for below in lone for case in around(self.ladder, below.limit, below, self.words)]
         async with asyncio.TaskGroup() as group:
             load = group.create_task(self.client.others(self.words, self.ladder))

@@ -68,7 +68,7 @@ def test_each_layer_rotates_with_its_own_factors(model: LocalModel) -> None:
     found = model.losses(ids, chosen).flatten()
     torch.testing.assert_close(found, cross_entropy(wanted.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"))
     assert not torch.allclose(found, model.losses(ids, replace(chosen, layers=layers[::-1])).flatten(), atol=1e-3)
-    with pytest.raises(FactorError, match="set 'a': 1 layers, which the model does not have"):
+    with pytest.raises(FactorError, match="set 'a': 1 layers; the model has 2"):
         model.losses(ids, replace(chosen, layers=layers[:1]))
 
 

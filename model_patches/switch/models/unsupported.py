@@ -43,7 +43,8 @@ def check_model(hf_config: Mapping[str, Any], ladder: FactorLadder) -> float:
             f"values and needs {expected // 2}"
         )
     check_softmax_scales(hf_config, ladder)
-    if ladder.layers and ladder.layers != (layers := hf_config.get("num_hidden_layers")):
+    layers = hf_config.get("num_hidden_layers", hf_config.get("n_layer"))
+    if ladder.layers and ladder.layers != layers:
         raise UnsupportedError(f"sets.layers: {ladder.layers} layers, but the model's num_hidden_layers is {layers}")
     rope = rope_parameters(hf_config)
     if expected is not None and rope.get("mrope_section") is not None:

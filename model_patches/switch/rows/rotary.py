@@ -74,26 +74,29 @@ class LadderRotaryEmbedding(nn.Module):
         return self.rows
 
 
-def split_by_layer(text: nn.Module) -> None:
+def split_by_layer(text: nn.Module, layers: int) -> None:
     """Give each decoder layer its own rotary modules, since layers that rotate alike share one as they are built.
 
     Whatever still rotates with a shared module is refused in the forward before weights load (``row_numbers.py``).
 
     Raises:
-        UnsupportedError: for a module that is in no layer, or whose rows are read by other means than its own.
+        UnsupportedError: for a module that is in none of the ``layers`` or in several, or whose rows others read.
     """
     made: dict[tuple[nn.Module, int], LadderRotaryEmbedding] = {}
+    places: dict[tuple[nn.Module, str], int] = {}
     for name, shared in list(text.named_modules(remove_duplicate=False)):
         if not isinstance(shared, LadderRotaryEmbedding) or not shared.rotation.laddered or shared.layer is not None:
             continue
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
-        if len(numbers) != 1 or shared.is_table or list(shared.children()):
+        parent = text.get_submodule(name.rpartition(".")[0])
+        place = (parent, name.rpartition(".")[2])
+        one = len(numbers) == 1 and numbers[0] < layers and places.setdefault(place, numbers[0]) == numbers[0]
+        if not one or shared.is_table or list(shared.children()):
             raise UnsupportedError(f"sets.layers: {name} rotates for other than one layer alone; leave layers out")
         if (key := (shared, numbers[0])) not in made:
             made[key] = LadderRotaryEmbedding(shared.head_size, shared.rotation, shared.is_neox_style)
             made[key].layer, shared.rotate = numbers[0], _rotate_shared
-        parent, _, child = name.rpartition(".")
-        setattr(text.get_submodule(parent), child, made[key])
+        setattr(*place, made[key])
 
 
 def _rotate_shared(*_: object) -> Rotated:

@@ -32,6 +32,8 @@ from ropeswitch.model_patches.switch.rows.table_readers import give_tables
 from ropeswitch.model_patches.switch.rows.transformers_rotary import replace_rotary
 
 T = TypeVar("T")
+# Up to this many tokens all layers are filled at once, in fewer calls; the values of more need much memory.
+FEW = 256
 # Fills rows, ``[>= tokens, rotary_dim]``, from ``[tokens]`` or ``[axes, tokens]`` positions, ``[requests]`` sets and
 # ``[requests + 1]`` starts.
 Filler = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -75,7 +77,6 @@ class RotationRows:
         # [max tokens of a step, rotary_dim], cosines then sines; before it, the layer, if they differ.
         shape = ((self._layers,) if self._layers else ()) + (len(numbers), rotation.rotary_dim)
         self.rows = torch.empty(shape, dtype=torch.float32, device=numbers.device)
-        self._first_sets = len(settings.ladder.sets) * torch.arange(self._layers, device=numbers.device)[:, None]
         self._tokens = numbers.int()
         self.restore()
 
@@ -84,6 +85,7 @@ class RotationRows:
         self.rows.zero_()
         torch.arange(len(self._tokens), out=self._tokens)
         rotation, device = self.rotation, self.rows.device
+        self._first_sets = len(self._settings.ladder.sets) * torch.arange(self._layers, device=device)[:, None]
         theta, width = rotation.theta, rotation.rotary_dim
         layers = range(self._layers) if self._layers else (None,)
         sets = tuple(each for layer in layers for each in rotation.sets(self._settings, layer))
@@ -121,7 +123,13 @@ class RotationRows:
         def fill_step(rows: torch.Tensor, positions: torch.Tensor, sets: torch.Tensor, starts: torch.Tensor) -> None:
             requests = torch.bucketize(tokens[: positions.shape[-1]], starts[1:], right=True)
             chosen = sets[requests]
-            fill(rows, positions, chosen + first_sets if rows.dim() == 3 else chosen)
+            if rows.dim() == 2:
+                fill(rows, positions, chosen)
+            elif len(chosen) <= FEW:
+                fill(rows, positions, chosen + first_sets)
+            else:
+                for of_layer, first_set in zip(rows, first_sets, strict=True):
+                    fill(of_layer, positions, chosen + first_set)
 
         return fill_step
 
@@ -173,9 +181,9 @@ class StepRows:
         if self._settings.ladder.layers:
             if isinstance(text, TransformersBackend):
                 raise UnsupportedError(
-                    "model_impl: 'transformers' rotates all layers alike; allowed with sets.layers: vllm"
+                    "sets.layers: vLLM's Transformers backend (model_impl) rotates all layers alike; leave layers out"
                 )
-            split_by_layer(text)
+            split_by_layer(text, self._settings.ladder.layers)
         for name, module in text.named_modules():
             if isinstance(module, RotaryEmbeddingBase | Phi3LongRoPEScaledRotaryEmbedding):
                 raise UnsupportedError(f"model: {name} builds its own {type(module).__name__}, which no ladder reaches")

@@ -15,7 +15,7 @@ from ropeswitch.factors.kept import Kept
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.factors.tune import run
 from ropeswitch.factors.tune.learn import TURN, LearnedRotary, _gradient, learn
-from ropeswitch.factors.tune.measure import CONFIRM, Losses, Measurer
+from ropeswitch.factors.tune.measure import CONFIRM, NEVER, Losses, Measurer
 from ropeswitch.factors.tune.run import Settings, Tuner, carried, ladder_of
 from ropeswitch.factors.tune.shelf import AUTO, BY_LAYER, NATIVE, NEXT, shelf
 from ropeswitch.server.cli import main
@@ -163,6 +163,8 @@ LEVEL = {
         (LEVEL, LEVEL, {}, {"pi": 0.2}, AUTO),
         # Layers have to beat one list.
         (LEVEL | {BY_LAYER: [1.8, 1.9, 2.0, 2.1]}, LEVEL | {BY_LAYER: LEVEL["pi"]}, {}, {}, BY_LAYER),
+        # A loss that is not finite is a worse one.
+        (LEVEL | {"pi": [1.9, 2.0, NEVER, 2.2]}, LEVEL, {}, {}, "ntk"),
         (LEVEL | {BY_LAYER: [1.8, 2.1, 1.9, 2.3]}, LEVEL | {BY_LAYER: LEVEL["pi"]}, {}, {}, "pi"),
     ],
 )
@@ -237,6 +239,10 @@ def test_a_rung_of_the_ladder_is_always_compared(plain: str, texts: Path, folder
         (["--max-model-len", "512", "--rungs", "300,600"], "--rungs: '300,600' must be above 256 and at most 512"),
         (["--max-model-len", "16k"], "different documents to learn by have"),
         ([*FEW[:2], "--documents", "1"], "--documents: '1' must be"),
+        (
+            [*FEW[:2], "--by-layer", "--steps", "0"],
+            "--by-layer: needs a model with several layers, and --steps above 0",
+        ),
         ([*FEW[:2], "--ladder", "file:none.json"], "'none.json': does not exist"),
         ([*FEW[:2], "--candidates", "none.json"], "'none.json': does not exist"),
     ],
