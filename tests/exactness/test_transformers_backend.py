@@ -116,5 +116,5 @@ def test_a_model_that_reads_positions_itself_is_refused(
 
 def test_sets_by_layer_are_refused(start: Start, llama: Path) -> None:
     sets = checkpoints.by_layer(test_ladders.ladder(16))
-    with pytest.raises(UnsupportedError, match="model_impl: 'transformers' rotates all layers alike"):
+    with pytest.raises(UnsupportedError, match="vLLM's Transformers backend"):
         start(llama, sets, model_impl="transformers")

@@ -115,9 +115,3 @@ def test_timed_steps_compile_nothing_once_the_monitor_is_armed(started: Any, eng
         lambda tokens: min(time_step(worker, tokens), step_times.ENOUGH_SECONDS / 2), long_steps(vllm_config)
     )
     assert [tokens for tokens, _ in found] == [1, 300 if engines == 1 else step_times.SAME_TOKENS]
-
-
-def test_an_engine_that_is_not_watched_is_not_warmed_up(started: Any) -> None:
-    """As with `--enforce-eager`."""
-    assert started(config(300, jit_warm_up=False)).model_runner.compiled == {8}
-    assert not jit_monitor.is_active()

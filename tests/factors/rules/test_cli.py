@@ -32,12 +32,6 @@ def test_every_rule_makes_a_file(each: Rule, capsys: pytest.CaptureFixture[str])
     assert parse(capsys.readouterr().out) == content
 
 
-def test_the_list_has_every_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["factors", "rule", "--list"]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"{each.name}\n  formula: {each.formula}\n" in printed for each in RULES)
-
-
 def test_a_table_shows_bases_the_critical_dimension_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     """DeepSeek-V2's ratio is 40 at 32 times the window."""
     assert main(["factors", "rule", "theta", *LLAMA_3, "--lengths", "256k,1M"]) == 0
