@@ -120,7 +120,6 @@ def _tuned(args: argparse.Namespace) -> int:
         if layers < 2 or not counts["steps"]:
             raise FactorError("--by-layer: needs a model with several layers, and --steps above 0; leave it out")
         plain = model.plain_set(4)
-        # Refuses a model that would fail after hours.
         model.losses(
             torch.zeros(1, 4, dtype=torch.int64), replace(plain, layers=(LayerFactors(plain.factors),) * layers)
         )

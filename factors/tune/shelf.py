@@ -12,7 +12,6 @@ from ropeswitch.factors.rules.rope import Rope
 
 # The set of the next longer rung, that of the model's window, the automatic ladder's, and what is learned.
 NEXT, NATIVE, AUTO, LEARNED, BY_LAYER = "next", "native", "auto", "learned", "learned by layer"
-# YaRN's other ramps, narrower and wider, and its own without rounding.
 YARN_OPTIONS = {"beta 16": Options(beta=16.0), "alpha 2": Options(alpha=2.0), "untruncated": Options(truncate=False)}
 
 

@@ -95,6 +95,13 @@ def test_every_token_in_its_set(
     play(engine, requests, resetting(engine, reset), throttled)
 
 
+def test_blocks_that_a_preempted_step_was_to_fill_are_not_cached(start: Start) -> None:
+    """Found by the test above: by priority, upstream preempts what the same step has scheduled, and keeps their hashes."""
+    engine, anyone = start("v2-async-priority", 18), (0, (None, None), None)
+    requests = [(1, 1, *anyone, 0, None)] * 4 + [(5, 5, *anyone, 0, None), (15, 5, *anyone, 4, None)]
+    play(engine, [*requests, (36, 2, *anyone, 3, None)], resetting(engine, 7))
+
+
 TIERS = st.builds(
     HashTier,
     chunks=st.sampled_from([2, 7, 500]),

@@ -205,6 +205,10 @@ class LadderScheduler(Scheduler):
         request.prefill_stats.set(before, cached, 0)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        # By priority, upstream may preempt what this step has scheduled, with blocks cached whose keys nobody will compute.
+        groups = self.kv_cache_manager.get_block_ids(request.request_id)
+        for kind, blocks in zip(self.kv_cache_manager.coordinator.single_type_managers, groups, strict=True):
+            self.kv_cache_manager.evict_blocks(set(blocks[request.num_computed_tokens // kind.block_size :]))
         super()._preempt_request(request, *args, **kwargs)
         forget(self.connector, request, keys=False)
         self._move_up(request)

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from ropeswitch.factors.file import load, parse
 from ropeswitch.factors.rules.catalogue import RULES, Rule
-from ropeswitch.factors.rules.lengths import length_name, parse_length
 from ropeswitch.factors.rules.rope import Rope, rope_from_config, rope_from_model
 from ropeswitch.server.cli import main
 
@@ -85,8 +82,3 @@ RING = SMALL | {"qk_rope_head_dim": 16, "head_dim": 32, "partial_rotary_factor":
 )
 def test_configs_of_published_models(config: dict[str, object], rope: Rope) -> None:
     assert rope_from_config(config) == rope
-
-
-@given(st.integers(1, 2**31 - 1))
-def test_lengths_are_read_as_they_are_named(tokens: int) -> None:
-    assert parse_length("--length", length_name(tokens)) == tokens
