@@ -69,16 +69,15 @@ class Client:
         for (name, longer), known in self._scored.items():
             if name == factor_set and longer[: len(tokens)] == tokens:
                 return known[: len(tokens) - 1]
-        if (key := (factor_set, tokens)) not in self._scored:
-            body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-            _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set, "scored"))
-            try:
-                entries = found["choices"][0]["prompt_logprobs"][1:]
-                values = [each[str(token)]["logprob"] for token, each in zip(tokens[1:], entries, strict=True)]
-                self._scored[key] = list(_finite(values))
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise self._silent("a prompt (prompt_logprobs)") from error
-        return self._scored[key]
+        body = {"prompt": list(tokens), "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        _, found = await self.posts.send(COMPLETIONS, body | self._common(factor_set, "scored"))
+        try:
+            entries = found["choices"][0]["prompt_logprobs"][1:]
+            values = [each[str(token)]["logprob"] for token, each in zip(tokens[1:], entries, strict=True)]
+            scores = self._scored[factor_set, tokens] = list(_finite(values))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise self._silent("a prompt (prompt_logprobs)") from error
+        return scores
 
     async def others(self, words: Words, ladder: Ladder) -> None:
         """Keep :data:`OTHERS` requests in flight, some in sets that they name, until cancelled."""

@@ -1,5 +1,7 @@
 """The switch's environment variables: what they fill, what the key keeps, and what is refused."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +125,13 @@ def test_what_the_model_forbids_names_the_variable(
     monkeypatch.setenv(name, text)
     with pytest.raises(InputError, match=message):
         EngineArgs(model=str(phi3), skip_tokenizer_init=True).create_engine_config()
+
+
+@pytest.mark.full
+def test_vllm_serve_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROPESWITCH_LADDER", "foo")
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(tmp_path), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "ROPESWITCH_LADDER: 'foo' is unknown; allowed:" in last, done.stderr

@@ -16,7 +16,6 @@ from ropeswitch.model_patches.switch.drafts.draft_sets import DraftSets, check_t
 
 HEAD, PAIRS, BASE = 16, 8, 10000.0
 PLAIN = FactorSet("short", 64, (1.0,) * PAIRS)
-# Its layers are the target's.
 LONG = FactorSet("long", 512, tuple(1.0 + i for i in range(PAIRS)), 1.2, layers=(LayerFactors((7.0,) * PAIRS),) * 2)
 SETTINGS = RopeSettings(FactorLadder((PLAIN, LONG)), BASE)
 SCALED = RopeSettings(FactorLadder((FactorSet("short", 64, (1.5,) * PAIRS), LONG)), BASE)

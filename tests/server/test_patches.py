@@ -28,9 +28,8 @@ from ropeswitch.server.cli import main
 from ropeswitch.server.patches import SERVER_PATCHES
 from ropeswitch.server.start import refusals
 from tests.passkey_tiny import SERVED
+from tests.server import running as servers
 from tests.server.front.parts import LADDER
-from tests.server.running import ENGINE as QUICK
-from tests.server.running import running
 
 GENERATE = "vllm.v1.engine.async_llm.AsyncLLM.generate"
 HASHER = "vllm.v1.core.kv_cache_utils.get_request_block_hasher"
@@ -194,8 +193,8 @@ vllm.__version__ = "0.34.0"
 @pytest.mark.full
 def test_a_server_on_it_says_so_in_log_metrics_and_ladder(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NEWER)
-    flags = [*SERVED, *QUICK, "--unverified-vllm"]
-    with running(tmp_path, *flags, variables={"PYTHONPATH": str(tmp_path)}) as server:
+    flags = [*SERVED, *servers.ENGINE, "--unverified-vllm"]
+    with servers.running(tmp_path, *flags, variables={"PYTHONPATH": str(tmp_path)}) as server:
         assert server.get("/v1/rope").json["vllm_verified"] is False
         assert re.search(r"^ropeswitch_unverified_vllm\{.*\} 1.0$", server.get("/metrics").text, re.MULTILINE)
         assert "vLLM 0.34.0 has no recorded fingerprints: run `ropeswitch verify`" in server.log.read_text()

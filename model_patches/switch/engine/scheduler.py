@@ -6,8 +6,9 @@ why: all cached keys of a sequence must be in one set, so the step that makes it
 what differs: a request that may outgrow its set is held back while it has tokens in flight, so that its length is known. If
     it has outgrown the set, it is preempted before the step is planned, rehashed under its new set and put first in the
     queue, so the same step prefills it. Draft tokens past the set's end are not scheduled. The step's output names the set
-    of each new or resumed request. The first token after a switch carries prefill statistics, like a request's first token;
-    server/metrics/outputs.py reads both; upstream's front end reads only the first token's.
+    of each new or resumed request. Blocks that a preempted request would have filled are not cached. The first token after a
+    switch carries prefill statistics, like a request's first token; server/metrics/outputs.py reads both; upstream's front
+    end reads only the first token's.
 limits: under asynchronous scheduling every switch waits for the steps in flight, and with a KV connector for one more step.
     Upstream's rules for the waiting queue may delay it further: priorities, throttled prefills, no free blocks.
 when it can go: when vLLM switches LongRoPE factors per request.

@@ -161,7 +161,6 @@ LEVEL = {
         (LEVEL, LEVEL | {"pi": LEVEL[NATIVE]}, {}, {"pi": -9.0}, AUTO),
         (LEVEL, LEVEL, {AUTO: 1}, {}, AUTO),
         (LEVEL, LEVEL, {}, {"pi": 0.2}, AUTO),
-        # Layers have to beat one list.
         (LEVEL | {BY_LAYER: [1.8, 1.9, 2.0, 2.1]}, LEVEL | {BY_LAYER: LEVEL["pi"]}, {}, {}, BY_LAYER),
         # A loss that is not finite is a worse one.
         (LEVEL | {"pi": [1.9, 2.0, NEVER, 2.2]}, LEVEL, {}, {}, "ntk"),
@@ -185,7 +184,6 @@ def test_the_simplest_that_none_beats_if_other_texts_confirm_it(
     scripted.sources = {each.factor_set.rotates[:2]: each.source for each in shelf(plain_model.rope, AUTOMATIC, 384)}
     monkeypatch.setattr(run, "Measurer", lambda *_: scripted)
     own = LayerFactors((2.0,) * 16)
-    # Learning one list gains nothing.
     monkeypatch.setattr(run, "learn", lambda model, start, layers, *_: replace(start, layers=(own,) * (layers // 2)))
     asked = Settings((384,), 4, 1, BY_LAYER in choosing, 0, by_layer=True)
     tuner = Tuner(plain_model, AUTOMATIC, Texts(), None, asked)  # type: ignore[arg-type]
