@@ -16,7 +16,7 @@ from tests.server.asking import wait_until
 from tests.server.conftest import MODEL
 from tests.server.metrics import page
 from tests.server.metrics.ladders import total, values
-from tests.server.observed import SECONDS, Log, Moved, generate, leave, scrape
+from tests.server.observed import Log, Moved, generate, leave, scrape
 from tests.server.running import Server
 
 SHORT = "1-256"
@@ -45,7 +45,7 @@ def test_a_short_answer(server: Server) -> None:
     for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
         theirs = total(after, f"vllm:{name}_seconds_sum") - total(upstream, f"vllm:{name}_seconds_sum")
         assert moved(f"{name}_seconds_sum") == pytest.approx(theirs, abs=1e-6), name
-    assert 0 < line["seconds_to_first_token"] < line["seconds"] < SECONDS
+    assert 0 < line["seconds_to_first_token"] < line["seconds"] < 30
     assert line["client"].startswith("127.0.0.1:") and line["request_id"] == answer.json["id"]
     assert (line["path"], line["status"], line["model"], line["outcome"]) == ("/v1/completions", 200, MODEL, "length")
     assert (line["prompt_tokens"], line["generated_tokens"], line["length_band"]) == (20, 3, SHORT)
