@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropeswitch.factors import file
+from ropeswitch.factors.evaluate.statistics import wilson
 from ropeswitch.factors.factor_set import FactorError, LayerFactors
 from ropeswitch.factors.files import check_target, save_bytes
 from ropeswitch.factors.numbers import whole
@@ -36,12 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser("tune", help=about, epilog=EXAMPLE, formatter_class=raw)
     add = parser.add_argument
     add("model", metavar="MODEL", help="model folder or Hugging Face name")
-    add(
-        "--text",
-        required=True,
-        metavar="DIR",
-        help="folder of documents: .txt files, or .jsonl files with a text per line",
-    )
+    add("--text", required=True, metavar="DIR", help="folder of .txt files, or of .jsonl files with a text per line")
     add("--max-model-len", required=True, metavar="N", help="longest sequence to serve, such as 131072 or 128k")
     add("-o", "--output", required=True, metavar="FILE", help="factor file to write")
     rungs = "lengths to choose sets for, beside the ladder's own (default: powers of 2, and 1.5 times those)"
@@ -53,11 +49,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--documents", default="8", metavar="N", help="documents to choose by, and others to confirm by (default: 8)")
     add("--tries", default="20", metavar="N", help="pass keys of the chosen set and of the automatic one (default: 20)")
     add("--steps", default="3", metavar="N", help="most steps of learning by gradient; 0 for none (default: 3)")
-    add(
-        "--by-layer",
-        action="store_true",
-        help="also learn factors for each layer, at the shortest rung, and compare them at every rung",
-    )
+    add("--by-layer", action="store_true", help="also learn factors for each layer, and compare them at every rung")
     add("--seed", default="0", metavar="N", help="which documents are for what (default: 0)")
     add(
         "--dtype",
@@ -162,24 +154,31 @@ def _evidence(rung: "Rung") -> str:
     return (
         f"{length_name(rung.length)}: {each.source}; on {found.documents} texts that chose nothing, perplexity beyond the "
         f"window {each.ratio:.4f} ({each.low:.4f} to {each.high:.4f}) times the automatic ladder's, of all tokens "
-        f"{whole.ratio:.4f} ({whole.low:.4f} to {whole.high:.4f}); pass keys {found.keys} against {found.automatic_keys}."
+        f"{whole.ratio:.4f} ({whole.low:.4f} to {whole.high:.4f}); pass keys {_keys(found.keys, found.tries)} against "
+        f"{_keys(found.automatic_keys, found.tries)}."
     )
+
+
+def _keys(found: int, tries: int) -> str:
+    low, high = wilson(found, tries) if tries else (0, 1)
+    return f"{found} of {tries} ({low:.0%} to {high:.0%})"
 
 
 def _table(rungs: Sequence["Rung"]) -> str:
     """Format everything that was compared, then the chosen sets on the texts to confirm by."""
     compared: list[tuple[str, ...]] = [("tokens", "compared", "perplexity", "95% interval")]
     chosen: list[tuple[str, ...]] = [
-        ("tokens", "chosen", "texts", "perplexity", "95% interval", "all tokens", "pass keys")
+        ("tokens", "chosen", "texts", *compared[0][2:], "all tokens", "pass keys", "auto's")
     ]
-    notes = ["perplexity: beyond the window, as a ratio to the automatic ladder's, whose pass keys are in parentheses"]
+    notes = ["perplexity: beyond the window, as a ratio to the automatic ladder's; intervals are of 95%"]
     for rung in rungs:
         name, found = length_name(rung.length), rung.confirmed
         for each in sorted(rung.compared, key=lambda candidate: candidate.ratio):
             compared.append((name, each.source, f"{each.ratio:.4f}", f"{each.low:.4f} to {each.high:.4f}"))
         each = found.beyond
         figures = (f"{each.ratio:.4f}", f"{each.low:.4f} to {each.high:.4f}", f"{found.whole.ratio:.4f}")
-        chosen.append((name, each.source, str(found.documents), *figures, f"{found.keys} ({found.automatic_keys})"))
+        keys = (_keys(count, found.tries) for count in (found.keys, found.automatic_keys))
+        chosen.append((name, each.source, str(found.documents), *figures, *keys))
         if rung.lost:
             notes.append(f"{name}: worse on each of the first texts: {', '.join(rung.lost)}")
         if (other := rung.refuted) is not None:

@@ -102,9 +102,8 @@ class Measurer:
         found = 0
         for number in range(tries):
             question = self.texts.question(length, number)
-            found += self.kept.get(
-                digest([factor_set.rotates, question.text]), partial(self._finds, factor_set, question)
-            )
+            of = digest([factor_set.rotates, question.text])
+            found += self.kept.get(of, partial(self._finds, factor_set, question))
             self.passed(length)
         return found
 

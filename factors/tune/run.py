@@ -53,6 +53,7 @@ class Confirmed:
     beyond: Compared
     whole: Compared
     documents: int
+    tries: int
     keys: int
     automatic_keys: int
 
@@ -167,9 +168,8 @@ class Tuner:
         found = {each: self._measure.losses(each.factor_set, documents) for each in candidates if each not in lost}
         for source in (LEARNED, BY_LAYER) if self._settings.steps else ():
             start = min(found, key=lambda each: (bool(each.factor_set.layers), sum(found[each].beyond))).factor_set
-            made = (
-                self._learn(start, length, 1) if source == LEARNED else self._learned and carried(self._learned, start)
-            )
+            by_layer = self._learned and carried(self._learned, start)
+            made = self._learn(start, length, 1) if source == LEARNED else by_layer
             if made is not None and made.rotates not in [each.factor_set.rotates for each in found]:
                 found[Candidate(source, made)] = self._measure.losses(made, documents)
         lost |= {each for each, losses in found.items() if NEVER in losses.beyond and each.factor_set.rotates != own}
@@ -179,9 +179,10 @@ class Tuner:
     def _confirm(self, chosen: Candidate, automatic: Candidate, length: int) -> Confirmed:
         documents = self._texts.of(CONFIRM, length, self._settings.documents)
         ours, theirs = (self._measure.losses(each.factor_set, documents) for each in (chosen, automatic))
-        keys = [self._measure.keys(each.factor_set, length, self._settings.tries) for each in (chosen, automatic)]
+        tries = self._settings.tries
+        keys = [self._measure.keys(each.factor_set, length, tries) for each in (chosen, automatic)]
         beyond = _compared(chosen.source, ours.beyond, theirs.beyond)
-        return Confirmed(beyond, _compared(chosen.source, ours.all, theirs.all), len(documents), *keys)
+        return Confirmed(beyond, _compared(chosen.source, ours.all, theirs.all), len(documents), tries, *keys)
 
     def _learn(self, start: FactorSet, length: int, layers: int) -> FactorSet:
         asked = self._settings

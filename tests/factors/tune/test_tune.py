@@ -200,7 +200,7 @@ def test_from_a_model_to_a_ladder_and_again_after_a_kill(
     command = ["factors", "tune", plain, "--text", str(texts), *FEW, "-o", "tuned.json"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert " auto " in printed and f"ropeswitch serve {plain} --factors tuned.json" in printed
+    assert " auto " in printed and " of 1 (" in printed and f"ropeswitch serve {plain} --factors tuned.json" in printed
     content = file.load("tuned.json")
     assert content.ladder.max_length == 384 and content.theta == 10000.0
     assert content.description is not None and "texts that chose nothing" in content.description
