@@ -126,9 +126,7 @@ def test_a_server_whose_sets_are_not_there_yet_is_waited_for(tmp_path: Path) -> 
     assert found["points"][0]["target"]["bands"].keys() == {"0-500"}
 
 
-def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_s_own_certificate_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     certfile, keyfile = certificate(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certfile, keyfile)
@@ -136,6 +134,7 @@ def test_servers_with_a_certificate_of_their_own_are_trusted_by_it(
         assert loadtest(tmp_path, workload(tmp_path), server.url) == 2
         assert "does not answer: [SSL: CERTIFICATE_VERIFY_FAILED]" in refusal(capsys)
         assert loadtest(tmp_path, workload(tmp_path), server.url, "--ca", certfile, "--assert", "correct==1") == 0
+        assert cli.main(["verify", server.url, "--insecure"]) == 2 and "lists no factor sets" in refusal(capsys)
 
 
 def test_other_servers_get_no_fields_of_vllms(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Servers that ``ropeswitch verify`` cannot verify: one line with the reason, exit code 2, and no row that is exact."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +22,8 @@ class Scored(Scripted):
 
     limits: tuple[int, ...] = LIMITS
     change: Callable[["Scored"], None] = lambda server: None
-    log_probs: bool = True
-    rope: dict[str, Any] = field(
-        default_factory=lambda: {"max_model_len": 1024, "policy": "length", "dtype": "float32"}
-    )
+    log_prob: float | None = -1.0
+    rope: dict[str, Any] = field(default_factory=lambda: dict(max_model_len=1024, policy="length", dtype="float32"))
 
     async def _rope(self, request: web.Request) -> web.Response:
         sets = [{"name": f"r{limit}", "max_length": limit} for limit in self.limits]
@@ -35,16 +35,13 @@ class Scored(Scripted):
             return web.json_response({"error": {"message": reply.message}}, status=reply.status)
         count = body["max_tokens"]
         if "messages" in body:
-            log_probs = {"content": [{"logprob": -1.0}] * count}
-            event = {
-                "prompt_token_ids": self.rendered(body),
-                "choices": [{"token_ids": [1] * count, "logprobs": log_probs}],
-            }
+            choice = {"token_ids": [1] * count, "logprobs": {"content": [{"logprob": -1.0}] * count}}
+            event = {"prompt_token_ids": self.rendered(body), "choices": [choice]}
             return web.Response(text=f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
-        choice = {"text": "a", "token_ids": [1] * count, "logprobs": {"token_logprobs": [-1.0] * count}}
+        choice = {"text": "a", "token_ids": [1] * count, "logprobs": {"token_logprobs": [self.log_prob] * count}}
         choice["prompt_logprobs"] = [None, *({str(token): {"logprob": -1.0}} for token in body["prompt"][1:])]
         usage = {"prompt_tokens_details": {"cached_tokens": 0}}
-        return web.json_response({"choices": [choice if self.log_probs else {"text": "a"}], "usage": usage})
+        return web.json_response({"choices": [choice if self.log_prob else {"text": "a"}], "usage": usage})
 
 
 def other_policy(server: Scored) -> None:
@@ -60,7 +57,8 @@ def other_policy(server: Scored) -> None:
         (Scored(limits=(100, 150)), [], "takes 150 tokens, but verification needs 209"),
         (Scored(), ["--reference", "/nowhere"], "model '/nowhere': cannot be opened"),
         (Scored(), ["--factors", "a.json"], "--factors: applies to --reference only"),
-        (Scored(log_probs=False), [], "returns no log-probabilities for an answer"),
+        (Scored(log_prob=None), [], "returns no log-probabilities for an answer"),
+        (Scored(log_prob=math.nan), [], "returns no log-probabilities for an answer"),
         (Scored(reply=lambda number, body: Reply(400, "logprobs: not here")), [], "answered 400: logprobs: not here"),
         (Scored(cut=r"\S+", change=other_policy), [], "the model or its ladder changed during the run"),
     ],
@@ -75,10 +73,13 @@ def test_one_line_and_exit_code_2(
     assert said in printed.err.splitlines()[-1]
 
 
-def test_sets_that_score_alike_are_not_called_exact(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sets_that_score_alike_are_not_called_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with serving(Scored(cut=r"\S+")) as server:
-        assert cli.main(["verify", server.url]) == 2
-    lines = capsys.readouterr().out.splitlines()
+        command = ["verify", server.url, "-o", str(tmp_path / "out.json")]
+        assert cli.main(command) == 2
+        lines = capsys.readouterr().out.splitlines()
+        assert cli.main(command) == 2 and "exists" in capsys.readouterr().err
+        assert cli.main([*command, "--force"]) == 2 and capsys.readouterr().out.splitlines() == lines
     unknown = [line for line in lines if line.startswith(("256 ", "1,024 ")) and line.endswith("cannot tell")]
     assert len(unknown) == 4 + 1 + 4 + 1 + 1 + 1 and not [line for line in lines if line.endswith("DIFFERS")]
     assert "256 tokens, cached, at: the prefix cache had nothing of the prompt" in lines
