@@ -42,12 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add = parser.add_argument
     add("url", metavar="URL", help="server URL; the API key is read from OPENAI_API_KEY")
     add("--model", help="model to request (default: the first model the server lists)")
-    add(
-        "--longest",
-        default=LONGEST,
-        metavar="TOKENS",
-        help=f"longest prompts, around fewer limits (default: {LONGEST})",
-    )
+    add("--longest", default=LONGEST, metavar="TOKENS", help=f"longest prompts, for fewer limits (default: {LONGEST})")
     add("--reference", metavar="DIR",
         help="the served model's folder: also compare each set with Transformers in float32, on this machine")  # fmt: skip
     add("--factors", metavar="FILE", help="factor file that the server was started with, for --reference")
@@ -55,13 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--wait", type=flag(number, 0, 86_400), default=0.0, metavar="S", help="maximum seconds to wait for the server")
     add("--insecure", action="store_true", help="do not check the server's certificate")
     add("--ca", metavar="FILE", help="PEM file of certificates to trust in addition to the system's")
-    add(
-        "--timeout",
-        type=flag(whole, 1, LARGEST),
-        default=3600,
-        metavar="SECONDS",
-        help="of one request (default: 3600)",
-    )
+    add("--timeout", type=flag(whole, 1, LARGEST), default=3600, metavar="S", help="of one request (default: 3600)")
     add("--concurrency", type=flag(whole, 1, 1000), default=16, metavar="N", help="requests in flight (default: 16)")
     add("--force", action="store_true", help="overwrite the file of -o if it exists")
     add("-o", "--output", metavar="FILE", help="also write the result as JSON")
@@ -77,9 +66,8 @@ def main(args: argparse.Namespace) -> int:
     from ropeswitch.loadtests.verify.chats import chats
     from ropeswitch.loadtests.verify.plan import SHORTEST, limits
 
-    longest = tokens(
-        "--longest", args.longest, SHORTEST, f"a number of tokens, at least {SHORTEST}, such as 8192 or 128k"
-    )
+    allowed = f"a number of tokens, at least {SHORTEST}, such as 8192 or 128k"
+    longest = tokens("--longest", args.longest, SHORTEST, allowed)
     if args.factors is not None and args.reference is None:
         raise UsageError("--factors: applies to --reference only")
     if args.output is not None:

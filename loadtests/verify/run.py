@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ropeswitch.factors.errors import InputError
@@ -32,6 +33,8 @@ ROUNDING_OF_OTHERS, TIMES = (0.03, 0.3), 3.0
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
+# Batches with other words around a limit whose sets are too alike for those before.
+TRIES = 5
 # The rest takes about so many times as long as the lone request: around a limit that sequences cross, and any other.
 CROSSED, OTHER = 7.5, 0.5
 
@@ -91,11 +94,17 @@ class Verification:
             if first.unknown:
                 raise InputError(first.unknown[0])
         self.report(f"the rest takes about {max(1, rest / 60):.0f} min")
-        cases = [case for below in lone for case in around(self.ladder, below.limit, below, self.words)]
+        sent, unsure = dict[int, list[Case]](), lone
         async with asyncio.TaskGroup() as group:
             load = group.create_task(self.client.others(self.words, self.ladder))
             try:
-                await self._phase(cases)
+                for _ in range(TRIES):
+                    sent |= {each.limit: around(self.ladder, each.limit, each, self.words) for each in unsure}
+                    await self._phase([case for each in unsure for case in sent[each.limit]])
+                    unsure = [
+                        alone(self.ladder, each.limit, self.words) for each in unsure if self.is_blind(each.limit)
+                    ]
+                cases = list(chain(*sent.values()))
                 await self._phase([Case(each.limit, each.where, CACHED, each.prompt) for each in cases])
                 for past in (case for case in cases if case.where == "one past"):
                     before, after = after_another_set(self.ladder, past)
@@ -123,8 +132,12 @@ class Verification:
         """Return :data:`EXACT`, :data:`DIFFERS`, or :data:`UNKNOWN` where another set would have passed too."""
         if row.faults or row.worst > self.allowed(row):
             return DIFFERS
-        blind = row.how not in (ALONE, REFERENCE) and self.apart_at.get(row.limit, 1.0) <= self.tolerance()
+        blind = row.how not in (ALONE, REFERENCE) and self.is_blind(row.limit)
         return UNKNOWN if row.unknown or blind else EXACT
+
+    def is_blind(self, limit: int) -> bool:
+        """Whether the sets on a limit's sides were as alike as rounding."""
+        return self.apart_at.get(limit, 1.0) <= self.tolerance()
 
     @property
     def apart_at(self) -> dict[int, float]:

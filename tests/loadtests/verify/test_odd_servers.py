@@ -13,14 +13,12 @@ from aiohttp import web
 from ropeswitch.server import cli
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 
-LIMITS = (256, 1024)
-
 
 @dataclass
 class Scored(Scripted):
     """A server that is as sure of every token in every set."""
 
-    limits: tuple[int, ...] = LIMITS
+    limits: tuple[int, ...] = (256, 1024)
     change: Callable[["Scored"], None] = lambda server: None
     log_prob: float | None = -1.0
     rope: dict[str, Any] = field(default_factory=lambda: dict(max_model_len=1024, policy="length", dtype="float32"))
@@ -77,7 +75,9 @@ def test_sets_that_score_alike_are_not_called_exact(capsys: pytest.CaptureFixtur
     with serving(Scored(cut=r"\S+")) as server:
         command = ["verify", server.url, "-o", str(tmp_path / "out.json")]
         assert cli.main(command) == 2
-        lines = capsys.readouterr().out.splitlines()
+        printed = capsys.readouterr()
+        assert printed.err.count("verify: in a batch: 5 requests") == 5, "other words are tried"
+        lines = printed.out.splitlines()
         assert cli.main(command) == 2 and "exists" in capsys.readouterr().err
         assert cli.main([*command, "--force"]) == 2 and capsys.readouterr().out.splitlines() == lines
     unknown = [line for line in lines if line.startswith(("256 ", "1,024 ")) and line.endswith("cannot tell")]
