@@ -86,8 +86,8 @@ class Client:
         async def one() -> None:
             while True:
                 forced = (*ladder.names, None)[int(words.random.integers(len(ladder.names) + 1))]
-                prompt = words.cut(int(words.random.integers(16, longest)))
-                body = {"prompt": list(prompt), "max_tokens": OTHER_ANSWER, "ignore_eos": True}
+                prompt, answer = map(int, words.random.integers((16, 1), (longest, OTHER_ANSWER + 1)))
+                body = {"prompt": list(words.cut(prompt)), "max_tokens": answer, "ignore_eos": True}
                 await self.posts.send(COMPLETIONS, body | self._common(forced))
 
         async with asyncio.TaskGroup() as group:
