@@ -42,7 +42,8 @@ class Kept:
                     f"{str(path)!r}: {name}: it was made with {quoted(there)}, but this run has {quoted(here)}; remove the "
                     "file to start over, or use another output"
                 )
-        self._size = len(whole.encode())
+        # A line that a kill cut short goes with the first write. Otherwise nothing is cut: another run may write here too.
+        self._size = len(whole.encode()) if whole != text else None
         if not lines:
             self._write(task)
 
@@ -64,13 +65,14 @@ class Kept:
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
             with self.path.open("ab") as stream:
-                stream.truncate(self._size)
+                if self._size is not None:
+                    stream.truncate(self._size)
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
             raise FactorError(f"{str(self.path)!r}: cannot be written: {error.strerror or error}") from error
-        self._size += len(content)
+        self._size = None
 
 
 def digest(values: Any) -> str:

@@ -38,8 +38,8 @@ class LocalModel:
     ladder: FactorLadder | None
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str = "float32") -> "LocalModel":
-        """Load a model from a folder or the Hugging Face Hub, onto the GPU if there is one; FactorError if unsupported."""
+    def load(cls, name: str | Path, dtype: str = "float32", device: str | None = None) -> "LocalModel":
+        """Load a model from a folder or the Hugging Face Hub, onto a GPU if there is one; FactorError if unsupported."""
         try:
             written, _ = PretrainedConfig.get_config_dict(name)
             check_places(written)
@@ -55,7 +55,7 @@ class LocalModel:
             raise FactorError(
                 f"model {str(name)!r}: weights are missing or have the wrong shape: {', '.join(absent[:3])}"
             )
-        model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         return cls.of(model, tokenizer, config.to_dict(), str(name))
 
     @classmethod

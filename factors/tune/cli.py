@@ -57,7 +57,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         choices=("float32", "bfloat16", "float16"),
         help="dtype of the weights (default: float32)",
     )
-    add("--force", action="store_true", help="overwrite FILE and FILE.svg if they exist")
+    add("--force", action="store_true", help="overwrite FILE if it exists; FILE.svg always is")
     parser.set_defaults(func=_tune)
 
 
@@ -181,7 +181,7 @@ def _table(rungs: Sequence["Rung"]) -> str:
         chosen.append((name, each.source, str(found.documents), *figures, *keys))
         if rung.lost:
             notes.append(f"{name}: worse on each of the first texts: {', '.join(rung.lost)}")
-        if (other := rung.refuted) is not None:
+        for other in rung.refuted:
             notes.append(
                 f"{name}: {other.beyond.source} was not used: on other texts {other.beyond.ratio:.4f}, of all tokens "
                 f"{other.whole.ratio:.4f}, pass keys {other.keys} ({other.automatic_keys})"

@@ -63,16 +63,9 @@ class LearnedRotary(SetRotary):
 
 
 def learn(
-    model: LocalModel,
-    start: FactorSet,
-    layers: int,
-    documents: Sequence[torch.Tensor],
-    first: int,
-    steps: int,
-    judge: Callable[[FactorSet], float],
-    kept: Kept,
-    passed: Callable[[int], None],
-) -> FactorSet:
+    model: LocalModel, start: FactorSet, layers: int, documents: Sequence[torch.Tensor], first: int, steps: int,
+    judge: Callable[[FactorSet], float], kept: Kept, passed: Callable[[int], None],
+) -> FactorSet:  # fmt: skip
     """Return the best set after at most ``steps`` steps from ``start``; the first that gains nothing is the last.
 
     Args:

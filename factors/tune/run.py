@@ -68,7 +68,7 @@ class Rung:
     """What was measured at one length, and the set that it led to.
 
     ``compared`` are the candidates that were measured on all documents to choose by, ``lost`` those on the first only.
-    ``refuted`` is the simplest set that none beat, where other documents did not confirm it; None where they did.
+    ``refuted`` are the simplest set that none beat, and then the best, where other documents did not confirm them.
     """
 
     length: int
@@ -76,7 +76,7 @@ class Rung:
     compared: tuple[Compared, ...]
     lost: tuple[str, ...]
     confirmed: Confirmed
-    refuted: Confirmed | None
+    refuted: tuple[Confirmed, ...]
 
 
 def check_texts(texts: Texts, settings: Settings) -> None:
@@ -147,12 +147,13 @@ class Tuner:
         found, lost = self._measured(length, following)
         automatic = next(each for each in found if each.factor_set.rotates == own)
         compared = tuple(_compared(each.source, found[each].beyond, found[automatic].beyond) for each in found)
-        chosen = _simplest(found)
-        confirmed, refuted = self._confirm(chosen, automatic, length), None
-        if confirmed.is_worse:
-            chosen, refuted = automatic, confirmed
-            confirmed = self._confirm(automatic, automatic, length)
-        return Rung(length, chosen, compared, lost, confirmed, refuted)
+        best, refuted = min(found, key=lambda each: sum(found[each].beyond)), list[Confirmed]()
+        for chosen in dict.fromkeys((_simplest(found), best, automatic)):
+            confirmed = self._confirm(chosen, automatic, length)
+            if not confirmed.is_worse:
+                break
+            refuted.append(confirmed)
+        return Rung(length, chosen, compared, lost, confirmed, tuple(refuted))
 
     def _measured(
         self, length: int, following: FactorSet | None = None

@@ -56,7 +56,7 @@ def shelf(
                 factors = factors_of(rule, rope, target, options)
                 scale = attention_scale(rule, attention, target.scale, native.max_length)
                 source = name if attention == AS_PUBLISHED else f"{name}, scale 1"
-                found.append((source, replace(native, factors=factors, scale=scale)))
+                found.append((source, replace(native, factors=factors, scale=scale, layers=(), start_tokens=0)))
     different: dict[object, Candidate] = {}
     for source, made in found:
         candidate = Candidate(source, replace(made, name=length_name(length), max_length=length))

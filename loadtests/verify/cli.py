@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ropeswitch.factors.errors import FactorError, InputError, UsageError
 from ropeswitch.factors.files import check_target, save_text
+from ropeswitch.factors.ladders.choice import AUTO, Choice, from_flags, parse
 from ropeswitch.factors.numbers import LARGEST, flag, number, tokens, whole
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--longest", default=LONGEST, metavar="TOKENS", help=f"longest prompts, for fewer limits (default: {LONGEST})")
     add("--reference", metavar="DIR",
         help="the served model's folder: also compare each set with Transformers in float32, on this machine")  # fmt: skip
-    add("--factors", metavar="FILE", help="factor file that the server was started with, for --reference")
+    add("--ladder", help="the server's --ladder (default: auto), for --reference")
+    add("--factors", metavar="FILE", help="the server's factor file, for --reference")
     add("--tokenizer", metavar="DIR", help="folder of the served model's tokenizer, for servers without /tokenize")
     add("--wait", type=flag(number, 0, 86_400), default=0.0, metavar="S", help="maximum seconds to wait for the server")
     add("--insecure", action="store_true", help="do not check the server's certificate")
@@ -68,8 +70,9 @@ def main(args: argparse.Namespace) -> int:
 
     allowed = f"a number of tokens, at least {SHORTEST}, such as 8192 or 128k"
     longest = tokens("--longest", args.longest, SHORTEST, allowed)
-    if args.factors is not None and args.reference is None:
-        raise UsageError("--factors: applies to --reference only")
+    choice = from_flags(args.ladder, args.factors)
+    if choice is not None and args.reference is None:
+        raise UsageError("--ladder and --factors: apply to --reference only")
     if args.output is not None:
         check_target("--output", Path(args.output), overwrite=args.force)
     try:
@@ -81,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
         tokenizer = ServedTokenizer(endpoint) if args.tokenizer is None else LocalTokenizer(args.tokenizer)
         words = _words(tokenizer, special_tokens(tokenizer.text)[0], max(ends), np.random.default_rng())
         talks = chats(tokenizer, ladder, ends, words, _say)
-        reference = _reference(args, ladder)
+        reference = _reference(args.reference, choice or parse(AUTO), ladder)
         run, text, served = _first_error(_verify(args, endpoint, ladder, words, ends, talks, reference is not None))
         if (connect(args.url, args.model, args.ca, 0, args.insecure), _rope(endpoint)) != (endpoint, rope):
             raise FactorError(f"{endpoint.url}: the model or its ladder changed during the run; run it again")
@@ -105,14 +108,9 @@ def _first_error(running: Coroutine[Any, Any, T]) -> T:
 
 
 async def _verify(
-    args: argparse.Namespace,
-    endpoint: "Endpoint",
-    ladder: "Ladder",
-    words: "Words",
-    ends: Sequence[int],
-    talks: "Sequence[Case]",
-    has_reference: bool,
-) -> "tuple[Verification, tuple[int, ...], dict[str, list[float]]]":
+    args: argparse.Namespace, endpoint: "Endpoint", ladder: "Ladder", words: "Words", ends: Sequence[int],
+    talks: "Sequence[Case]", has_reference: bool,
+) -> "tuple[Verification, tuple[int, ...], dict[str, list[float]]]":  # fmt: skip
     """Run the requests; return the run, and the server's scores of a text in each set, if there is a reference."""
     from ropeswitch.factors.evaluate.posts import posting
     from ropeswitch.loadtests.verify.ask import Client
@@ -126,13 +124,13 @@ async def _verify(
         return run, text, await run.scored(text) if has_reference else {}
 
 
-def _reference(args: argparse.Namespace, ladder: "Ladder") -> "Reference | None":
+def _reference(folder: str | None, choice: Choice, ladder: "Ladder") -> "Reference | None":
     """Load the reference before the run, so that errors show before minutes of other work."""
-    if args.reference is None:
+    if folder is None:
         return None
     from ropeswitch.loadtests.verify.reference import Reference
 
-    return Reference.load(args.reference, args.factors, ladder)
+    return Reference.load(folder, choice, ladder)
 
 
 def _decide(args: argparse.Namespace, run: "Verification", left_out: Sequence[int]) -> int:

@@ -1,15 +1,16 @@
 """What is right by Transformers: the served model on this machine, rotated with each set of the ladder."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from ropeswitch.factors.errors import FactorError
 from ropeswitch.factors.evaluate.local_target import LocalTarget
 from ropeswitch.factors.evaluate.target import Window
-from ropeswitch.factors.ladders.choice import AUTO, parse
-from ropeswitch.factors.ladders.choose import choose, from_file
+from ropeswitch.factors.ladders.choice import Choice
+from ropeswitch.factors.ladders.choose import choose
 from ropeswitch.factors.local_model import LocalModel
 from ropeswitch.loadtests.verify.plan import Ladder
 
@@ -21,30 +22,29 @@ class Reference:
     target: LocalTarget
 
     @classmethod
-    def load(cls, folder: str, factors: str | None, ladder: Ladder) -> "Reference":
-        """Load a model's folder, with the sets of a factor file, the config's own, or the automatic ladder's.
+    def load(cls, folder: str, choice: Choice, ladder: Ladder) -> "Reference":
+        """Load a model's folder, with the sets of a factor file, the config's own, or those of a rule.
 
         Raises:
             FactorError: for a model or a file that cannot be used, too little memory, or sets without those of the server.
         """
         stored = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = psutil.virtual_memory().available
         if 2 * stored > free:
             raise FactorError(
                 f"--reference {folder!r}: its weights take up to {2 * stored >> 30} GiB in float32, and {free >> 30} GiB "
                 "are free; run the command on another machine"
             )
         try:
-            model = LocalModel.load(folder)
+            # The server may have the GPU's memory.
+            model = LocalModel.load(folder, device="cpu")
         except (RuntimeError, MemoryError) as error:
             raise FactorError(f"--reference {folder!r}: {str(error).splitlines()[0]}") from error
-        made = from_file(factors).ladder if factors is not None else model.ladder
-        if made is None:
-            made = choose(parse(AUTO), model.model.config.get_text_config().to_dict(), ladder.longest).ladder
+        made = choose(choice, model.model.config.get_text_config().to_dict(), ladder.longest).ladder
         if missing := [name for name in ladder.names if name not in made.names]:
             raise FactorError(
                 f"--reference: the server has a set {missing[0]!r}, but this ladder has {', '.join(made.names)}; "
-                "set --factors"
+                "set --ladder or --factors as the server's"
             )
         return cls(LocalTarget(folder, model, made))
 

@@ -26,10 +26,11 @@ from ropeswitch.loadtests.verify.plan import (
 if TYPE_CHECKING:
     from ropeswitch.loadtests.verify.reference import Reference
 
-# In log-probability, by the server's dtype: kernels for one token and for many round differently. A request alone may be off
-# by the second figure; others by TIMES as much as those are, and by the first. A mean over a text may be off by the first.
-ROUNDING = {"float32": (1e-3, 1e-2), "float16": (1e-2, 0.1)}
-ROUNDING_OF_OTHERS, TIMES = (0.03, 0.3), 3.0
+# In log-probability, by the server's dtype: kernels for one token and for many round differently, bfloat16 by 0.125 above
+# 16. A request alone may be off by the second figure, others by TIMES as much as those are, and by the first; the mean over
+# a text may differ from Transformers' by the third.
+ROUNDING = {"float32": (1e-3, 1e-2, 1e-3), "float16": (1e-2, 0.2, 1e-2)}
+ROUNDING_OF_OTHERS, TIMES = (0.03, 1.0, 0.1), 3.0
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
@@ -115,18 +116,18 @@ class Verification:
                 load.cancel()
 
     @property
-    def rounding(self) -> tuple[float, float]:
+    def rounding(self) -> tuple[float, float, float]:
         return ROUNDING.get(self.ladder.dtype, ROUNDING_OF_OTHERS)
 
     def tolerance(self) -> float:
         """Return the largest difference that rounding explains."""
         noise = max((row.worst for row in self.rows.values() if row.how == ALONE), default=0.0)
-        least, most = self.rounding
+        least, most, _ = self.rounding
         return min(max(least, TIMES * noise), most)
 
     def allowed(self, row: Row) -> float:
         """Return the largest difference that is no fault in a row."""
-        return {ALONE: self.rounding[1], REFERENCE: self.rounding[0]}.get(row.how, self.tolerance())
+        return {ALONE: self.rounding[1], REFERENCE: self.rounding[2]}.get(row.how, self.tolerance())
 
     def verdict(self, row: Row) -> str:
         """Return :data:`EXACT`, :data:`DIFFERS`, or :data:`UNKNOWN` where another set would have passed too."""
@@ -173,6 +174,9 @@ class Verification:
         row = self.rows.setdefault((case.limit, case.how, case.where), Row(case.limit, case.how, case.where))
         try:
             answer = await self.client.answer(case)
+            if case.how == CACHED and answer.cached == 0:
+                # Its blocks were evicted meanwhile; now they are back.
+                answer = await self.client.answer(case)
             sequence = answer.prompt + answer.tokens
             stretches = self.ladder.stretches(len(answer.prompt), case.answer, case.forced)
             worst = 0.0

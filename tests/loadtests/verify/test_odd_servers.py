@@ -54,7 +54,7 @@ def other_policy(server: Scored) -> None:
         (Scored(), ["--longest", "100"], "--longest: '100' must be a number of tokens, at least 209"),
         (Scored(limits=(100, 150)), [], "takes 150 tokens, but verification needs 209"),
         (Scored(), ["--reference", "/nowhere"], "model '/nowhere': cannot be opened"),
-        (Scored(), ["--factors", "a.json"], "--factors: applies to --reference only"),
+        (Scored(), ["--factors", "a.json"], "--ladder and --factors: apply to --reference only"),
         (Scored(log_prob=None), [], "returns no log-probabilities for an answer"),
         (Scored(log_prob=math.nan), [], "returns no log-probabilities for an answer"),
         (Scored(reply=lambda number, body: Reply(400, "logprobs: not here")), [], "answered 400: logprobs: not here"),
