@@ -106,7 +106,8 @@ class Verification:
                         alone(self.ladder, each.limit, self.words) for each in unsure if self.is_blind(each.limit)
                     ]
                 cases = list(chain(*sent.values()))
-                await self._phase([Case(each.limit, each.where, CACHED, each.prompt) for each in cases])
+                for each in cases:
+                    await self._phase([Case(each.limit, each.where, CACHED, each.prompt)])
                 for past in (case for case in cases if case.where == "one past"):
                     before, after = after_another_set(self.ladder, past)
                     await self._phase([before], compared=False)
