@@ -167,9 +167,7 @@ def _keys(found: int, tries: int) -> str:
 def _table(rungs: Sequence["Rung"]) -> str:
     """Format everything that was compared, then the chosen sets on the texts to confirm by."""
     compared: list[tuple[str, ...]] = [("tokens", "compared", "perplexity", "95% interval")]
-    chosen: list[tuple[str, ...]] = [
-        ("tokens", "chosen", "texts", *compared[0][2:], "all tokens", "pass keys", "auto's")
-    ]
+    chosen: list[tuple[str, ...]] = [("tokens", "chosen", "texts", *compared[0][2:], "all", "pass keys", "auto's")]
     notes = ["perplexity: beyond the window, as a ratio to the automatic ladder's; intervals are of 95%"]
     for rung in rungs:
         name, found = length_name(rung.length), rung.confirmed

@@ -161,9 +161,7 @@ def _ladder(endpoint: "Endpoint", rope: Any, longest: int) -> "Ladder":
     try:
         return Ladder.of(rope, longest)
     except (KeyError, TypeError, ValueError) as error:
-        raise FactorError(
-            f"{endpoint.url}/v1/rope: has no {error}; verify needs a server of this release of ropeswitch"
-        ) from error
+        raise FactorError(f"{endpoint.url}/v1/rope: has no {error}; verify needs a server of this release") from error
 
 
 def _words(tokenizer: "Tokenizer", opening: tuple[int, ...], tokens: int, random: Any) -> "Words":

@@ -32,8 +32,7 @@ class Reference:
         free = psutil.virtual_memory().available
         if 2 * stored > free:
             raise FactorError(
-                f"--reference {folder!r}: its weights take up to {2 * stored >> 30} GiB in float32, and {free >> 30} GiB "
-                "are free; run the command on another machine"
+                f"--reference {folder!r}: needs up to {2 * stored >> 30} GiB for float32 weights, and {free >> 30} are free"
             )
         try:
             # The server may have the GPU's memory.
@@ -43,8 +42,7 @@ class Reference:
         made = choose(choice, model.model.config.get_text_config().to_dict(), ladder.longest).ladder
         if missing := [name for name in ladder.names if name not in made.names]:
             raise FactorError(
-                f"--reference: the server has a set {missing[0]!r}, but this ladder has {', '.join(made.names)}; "
-                "set --ladder or --factors as the server's"
+                f"--reference: the server has {missing[0]!r}, this ladder {', '.join(made.names)}; set --ladder or --factors"
             )
         return cls(LocalTarget(folder, model, made))
 

@@ -8,15 +8,15 @@ from ropeswitch.loadtests.verify.plan import ALONE, SHORTEST
 from ropeswitch.loadtests.verify.run import Verification
 
 Verdicts = Mapping[tuple[int, str, str], str]
-HEADS = ("limit", "mode", "prompt", "requests", "worst error", "tolerance", "sets apart", "")
+HEADS = ("limit", "mode", "prompt", "requests", "error (mean)", "tolerance", "sets apart", "")
 
 
 def lines(run: Verification, verdicts: Verdicts, left_out: Sequence[int]) -> list[str]:
     """Return the table, then what is wrong or unknown, and the limits that were left out, in tokens."""
     cells = [HEADS]
     for key, row in run.rows.items():
-        apart = "" if row.how == ALONE or row.limit not in run.apart_at else f"{run.apart_at[row.limit]:.2g}"
-        figures = (f"{row.worst:.2g}", f"{run.allowed(row):.2g}", apart)
+        apart = "" if row.how == ALONE or row.limit not in run.apart_at else str(run.apart_at[row.limit])
+        figures = (str(row.worst), str(run.allowed(row)), apart)
         cells.append((f"{row.limit:,}", row.how, row.where, str(len(row.errors)), *figures, verdicts[key]))
     return [table(cells), *_reasons(run, left_out)]
 
@@ -42,9 +42,9 @@ def _reasons(run: Verification, left_out: Sequence[int]) -> list[str]:
         for reason in dict.fromkeys(row.faults + row.unknown)
     ]
     found += [
-        f"cannot tell around {end:,} tokens: the sets on both sides score the same tokens alike (difference {apart:.2g})"
+        f"cannot tell around {end:,} tokens: the sets on both sides score the same tokens alike ({apart})"
         for end, apart in run.apart_at.items()
-        if apart <= run.tolerance()
+        if run.is_blind(end)
     ]
     if left_out:
         where = ", ".join(f"{end:,}" for end in left_out)
