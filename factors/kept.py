@@ -42,7 +42,7 @@ class Kept:
                     f"{str(path)!r}: {name}: it was made with {quoted(there)}, but this run has {quoted(here)}; remove the "
                     "file to start over, or use another output"
                 )
-        # A line that a kill cut short goes with the first write. Otherwise nothing is cut: another run may write here too.
+        # Truncate an incomplete last line at the first write; nothing else, as another run may append to the file too.
         self._size = len(whole.encode()) if whole != text else None
         if not lines:
             self._write(task)

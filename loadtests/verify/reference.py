@@ -35,7 +35,7 @@ class Reference:
                 f"--reference {folder!r}: needs up to {2 * stored >> 30} GiB for float32 weights, and {free >> 30} are free"
             )
         try:
-            # The server may have the GPU's memory.
+            # The server under test may hold most of the GPU's memory.
             model = LocalModel.load(folder, device="cpu")
         except (RuntimeError, MemoryError) as error:
             raise FactorError(f"--reference {folder!r}: {str(error).splitlines()[0]}") from error

@@ -33,14 +33,14 @@ class Gap(NamedTuple):
         return f"{self.most:.2g} ({self.mean:.2g})"
 
 
-# By the server's dtype: kernels for one token and for many round differently, bfloat16 by 0.125 above 16. A request alone
-# may be off by the second gap, others by TIMES as much as those are, and by the first.
+# By dtype, the smallest tolerance and the largest: decode and prefill kernels round differently (bfloat16 logits above 16 by
+# 0.125). A lone request may be off by the largest, others by TIMES the lone requests' gap.
 ROUNDING = {"float32": (Gap(1e-3, 3e-4), Gap(1e-2, 1e-3)), "float16": (Gap(1e-2, 3e-3), Gap(0.2, 0.03))}
 ROUNDING_OF_OTHERS, TIMES = (Gap(0.03, 0.01), Gap(1.0, 0.1)), Gap(3.0, 2.0)
 # The mode of the comparison with Transformers, and its longest text, in tokens.
 REFERENCE, MOST_REFERENCE = "Transformers", 4096
 EXACT, DIFFERS, UNKNOWN = "exact", "DIFFERS", "cannot tell"
-# Batches with other words around a limit whose sets are too alike for those before.
+# Maximum batches per limit: a new one, with other text, while both sets score the last one alike.
 TRIES = 5
 # The rest takes about so many times as long as the lone request: around a limit that sequences cross, and any other.
 CROSSED, OTHER = 7.5, 0.5
@@ -144,7 +144,7 @@ class Verification:
         return UNKNOWN if row.unknown or blind else EXACT
 
     def is_blind(self, limit: int) -> bool:
-        """Whether the sets on a limit's sides were as alike as rounding."""
+        """Whether rounding could hide the difference between the two sets at a limit."""
         return limit in self.apart_at and self.apart_at[limit].within(self.tolerance())
 
     @property
@@ -182,7 +182,7 @@ class Verification:
         try:
             answer = await self.client.answer(case)
             if case.how == CACHED and answer.cached == 0:
-                # Its blocks were evicted meanwhile; now they are back.
+                # The blocks had been evicted; this answer has refilled them.
                 answer = await self.client.answer(case)
             sequence = answer.prompt + answer.tokens
             stretches = self.ladder.stretches(len(answer.prompt), case.answer, case.forced)

@@ -101,7 +101,7 @@ def _serve(argv: Sequence[str], console: Console) -> int:
         from ropeswitch.server.start import model_config
     except (ValueError, RuntimeError, ImportError) as error:
         # Of a VLLM_ variable, of a build of torchvision that does not match torch's, or of a vLLM that has moved a module.
-        hint = "`ropeswitch patches check` tells whether this is a release that it knows"
+        hint = "`ropeswitch patches check` reports whether this vLLM release is supported"
         raise UsageError(f"vLLM cannot be imported: {error}; {hint}") from error
 
     args = vllm_adapter.parse(argv, flags.add)

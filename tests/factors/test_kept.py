@@ -42,6 +42,13 @@ def test_what_was_killed_in_the_middle_is_done_again(folder: Path) -> None:
     assert Path("kept.jsonl").read_text() == WHOLE + '{"of": "c", "found": {"d": 2}}\n'
 
 
+def test_two_runs_with_one_file_lose_nothing(folder: Path) -> None:
+    runs = [Kept(Path("kept.jsonl"), {"format": "a"}) for _ in range(2)]
+    for number in range(4):
+        runs[number % 2].get(number, lambda: "x")
+    assert len(Kept(Path("kept.jsonl"), {"format": "a"})) == 4
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

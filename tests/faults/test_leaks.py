@@ -24,7 +24,7 @@ AT_ONCE = 24
 # What 8,000 requests may add to a process: a KiB each, where one that leaked its prompt or its answer would leave several,
 # two files and a thread. Pools, caches and the allocator's arenas have grown in the warm-up.
 MOST_GROWTH = ((REQUESTS - WARM_UP) * 1024, 2, 1)
-# A worker's arenas come and go by 23 MB, and have grown by 5 MB after 28,000 requests.
+# A worker's arenas vary by up to 23 MB; after 28,000 requests they had grown by 5 MB.
 MOST_OF_WORKER = (4 * MOST_GROWTH[0], *MOST_GROWTH[1:])
 FEW = 64
 OUTCOMES = "ropeswitch_requests_total{{{}}}"

@@ -39,13 +39,9 @@ def attention(
 
 
 def paged_reference(
-    query: torch.Tensor,
-    cache: torch.Tensor,
-    block_table: torch.Tensor,
-    lengths: list[int],
-    query_starts: list[int],
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: torch.Tensor, cache: torch.Tensor, block_table: torch.Tensor, lengths: list[int],
+    query_starts: list[int], scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """What `paged_attention` returns, in float64, one head of one request at a time."""
     block_size, head = cache.shape[2], query.shape[2]
     group = query.shape[1] // cache.shape[1]

@@ -318,7 +318,7 @@ class Engine:
         # Upstream's tier takes no heed of drafters: at the end of a shared prefix it brings another's key of theirs.
         ahead = int(self.mode.reads_ahead and self.transfers is None)
         for place in range(start):
-            # Nor does 0.32.0's hash of a block: a hit may be one with the same tokens that another sequence goes on from.
+            # Nor does 0.32.0's block hash: a hit may be a block of the same tokens whose sequence continues differently.
             if ahead and place % BLOCK == BLOCK - 1 and not hasattr(self.scheduler, "num_hash_lookahead_tokens"):
                 continue
             stored = key(tuple(tokens[: place + 1 + ahead]), index)

@@ -41,7 +41,7 @@ class Log:
             return file.read().decode(errors="replace")
 
     def lines(self) -> list[dict[str, Any]]:
-        whole, _, _ = self.text().rpartition("\n")  # A line that crosses a page of the file is seen in two parts.
+        whole, _, _ = self.text().rpartition("\n")  # A reader may see half of a line that crosses a page.
         lines = (json.loads(line) for line in whole.splitlines() if line.startswith('{"time"'))
         return [line for line in lines if line["time"] >= self._since]
 

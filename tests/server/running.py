@@ -119,13 +119,9 @@ class Server:
 
 @contextmanager
 def running(
-    folder: Path,
-    *arguments: str,
-    tls: ssl.SSLContext | None = None,
-    variables: Mapping[str, str] | None = None,
-    command: str | Sequence[str] = FORKED,
-    ready: str = "/health/ready",
-) -> Iterator[Server]:
+    folder: Path, *arguments: str, tls: ssl.SSLContext | None = None, variables: Mapping[str, str] | None = None,
+    command: str | Sequence[str] = FORKED, ready: str = "/health/ready",
+) -> Iterator[Server]:  # fmt: skip
     """Start ``ropeswitch serve`` with ``arguments``, wait until it answers, and stop it at the end.
 
     Args:

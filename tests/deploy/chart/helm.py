@@ -41,13 +41,9 @@ def case(name: str) -> Values:
 
 
 def files(
-    values: Values,
-    *,
-    apis: Sequence[str] = OPTIONAL_APIS,
-    kubernetes: str = "v1.35.0",
-    release: str = "demo",
+    values: Values, *, apis: Sequence[str] = OPTIONAL_APIS, kubernetes: str = "v1.35.0", release: str = "demo",
     path: Path = CHART,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Return the rendered text of each template that is not empty.
 
     Raises:

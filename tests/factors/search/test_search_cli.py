@@ -104,13 +104,9 @@ def fixed_result(job: Job, _: Path) -> Result:
 
 @pytest.mark.parametrize("searching", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_extending_step_by_step(
-    searching: bool,
-    plain: str,
-    texts: Path,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    searching: bool, plain: str, texts: Path, folder: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """The hook fails, the next run goes on there; every stage leaves its file, and one ladder comes out."""
     if not searching:
         monkeypatch.setattr(extend_module, "run_job", fixed_result)

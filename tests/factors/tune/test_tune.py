@@ -169,14 +169,9 @@ LEVEL = {
     ],
 )
 def test_the_simplest_that_none_beats_if_other_texts_confirm_it(
-    choosing: Level,
-    confirming: Level,
-    keys: dict[str, int],
-    whole: dict[str, float],
-    wanted: str,
-    plain_model: LocalModel,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    choosing: Level, confirming: Level, keys: dict[str, int], whole: dict[str, float], wanted: str,
+    plain_model: LocalModel, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     class Texts:
         def of(self, part: str, length: int, most: int) -> Any:
             return CONFIRM if part == CONFIRM else [torch.zeros(1)] * 4

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ropeswitch.loadtests.verify.plan import ALONE, BATCH, CACHED, Ladder
+from ropeswitch.loadtests.verify.run import DIFFERS, EXACT, Gap, Row, Verification
 from ropeswitch.server import cli
 from tests.loadtests.client.scripted import Reply, Scripted, serving
 
@@ -98,3 +100,12 @@ def test_full_queues_are_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["verify", server.url]) == 2
     printed = capsys.readouterr()
     assert "full" not in printed.out + printed.err and "in a batch" in printed.out
+
+
+def test_means_show_a_wrong_set_where_rounding_hides_it_in_single_tokens() -> None:
+    run = Verification(None, Ladder(("a", "b"), (512, 1024), "length", "bfloat16", 1024), None, print)  # type: ignore[arg-type]
+    # As measured on SmolLM2: two sets are 0.6 (0.13) apart, and a lone request is off by 0.3 (0.045).
+    run.apart["a", "b"] = Gap(0.6, 0.13)
+    for how, gap in ((ALONE, Gap(0.3, 0.045)), (BATCH, Gap(0.5, 0.12)), (CACHED, Gap(0.5, 0.08))):
+        run.rows[512, how, ""] = Row(512, how, "", [gap])
+    assert [run.verdict(row) for row in run.rows.values()] == [EXACT, DIFFERS, EXACT]

@@ -41,7 +41,9 @@ def verify(server: Server, capsys: pytest.CaptureFixture[str], *flags: str) -> t
 @pytest.mark.full
 def test_a_right_server_is_exact(breakable: Breakable, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     breakable.how.write_text("")
-    code, lines = verify(breakable.server, capsys, "--reference", str(FOLDER), "-o", str(tmp_path / "out.json"))
+    code, lines = verify(
+        breakable.server, capsys, "--reference", str(FOLDER), "--ladder", "auto", "-o", str(tmp_path / "out.json")
+    )
     assert code == 0, "\n".join(lines)
     assert len(lines) == 1 + 2 + 5 + 5 + 1 + 1 + 2, "\n".join(lines)
     assert all(line.endswith("exact") for line in lines[1:])
