@@ -51,12 +51,8 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     add("--steps", default="3", metavar="N", help="most steps of learning by gradient; 0 for none (default: 3)")
     add("--by-layer", action="store_true", help="also learn factors for each layer, and compare them at every rung")
     add("--seed", default="0", metavar="N", help="which documents are for what (default: 0)")
-    add(
-        "--dtype",
-        default="float32",
-        choices=("float32", "bfloat16", "float16"),
-        help="dtype of the weights (default: float32)",
-    )
+    types = ("float32", "bfloat16", "float16")
+    add("--dtype", default=types[0], choices=types, help="dtype of the weights (default: float32)")
     add("--force", action="store_true", help="overwrite FILE if it exists; FILE.svg always is")
     parser.set_defaults(func=_tune)
 
@@ -152,7 +148,7 @@ def _evidence(rung: "Rung") -> str:
     found = rung.confirmed
     each, whole = found.beyond, found.whole
     return (
-        f"{length_name(rung.length)}: {each.source}; on {found.documents} texts that chose nothing, perplexity beyond the "
+        f"{length_name(rung.length)}: {each.source}; on {found.documents} other texts, perplexity beyond the "
         f"window {each.ratio:.4f} ({each.low:.4f} to {each.high:.4f}) times the automatic ladder's, of all tokens "
         f"{whole.ratio:.4f} ({whole.low:.4f} to {whole.high:.4f}); pass keys {_keys(found.keys, found.tries)} against "
         f"{_keys(found.automatic_keys, found.tries)}."

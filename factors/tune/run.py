@@ -19,6 +19,8 @@ from ropeswitch.factors.tune.shelf import BY_LAYER, LEARNED, Candidate, automati
 # A candidate this much worse than the best on each of the first documents, in nats, is not measured on the others.
 LOST = 0.01
 FEW = 2
+# The most sets that other documents may refute before the automatic ladder's stays.
+TRIED = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Rung:
     """What was measured at one length, and the set that it led to.
 
     ``compared`` are the candidates that were measured on all documents to choose by, ``lost`` those on the first only.
-    ``refuted`` are the simplest set that none beat, and then the best, where other documents did not confirm them.
+    ``refuted`` are the simplest sets that none of the others beat, which other documents did not confirm.
     """
 
     length: int
@@ -147,13 +149,14 @@ class Tuner:
         found, lost = self._measured(length, following)
         automatic = next(each for each in found if each.factor_set.rotates == own)
         compared = tuple(_compared(each.source, found[each].beyond, found[automatic].beyond) for each in found)
-        best, refuted = min(found, key=lambda each: sum(found[each].beyond)), list[Confirmed]()
-        for chosen in dict.fromkeys((_simplest(found), best, automatic)):
+        left, refuted = dict(found), list[Confirmed]()
+        while True:
+            chosen = _simplest(left) if len(refuted) < TRIED else automatic
             confirmed = self._confirm(chosen, automatic, length)
             if not confirmed.is_worse:
-                break
+                return Rung(length, chosen, compared, lost, confirmed, tuple(refuted))
             refuted.append(confirmed)
-        return Rung(length, chosen, compared, lost, confirmed, tuple(refuted))
+            del left[chosen]
 
     def _measured(
         self, length: int, following: FactorSet | None = None
